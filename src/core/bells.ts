@@ -1,0 +1,109 @@
+import type { Store, StoreEvent, Watch } from '../store.js'
+import { Alarm, type Timers } from './timers.js'
+
+/** After the last listener left, a subscription is kept this long: on a busy name the next one comes soon. */
+const LINGER_MS = 5_000
+
+/** One subscription per key, however many wait behind it. */
+export class Bells {
+  readonly #store: Store
+  readonly #timers: Timers
+  readonly #onRevoked: (key: string, owner: string) => void
+  readonly #bells = new Map<string, Bell>()
+
+  constructor(store: Store, timers: Timers, onRevoked: (key: string, owner: string) => void) {
+    this.#store = store
+    this.#timers = timers
+    this.#onRevoked = onRevoked
+  }
+
+  /** Undefined where the store has no wake-up: whoever waits then polls. */
+  listen(key: string, listener: (event: StoreEvent) => void): Bell | undefined {
+    const bell = this.open(key)
+    bell?.add(listener)
+    return bell
+  }
+
+  /** Subscribed already, and so able to miss nothing. */
+  live(key: string): boolean {
+    return this.#bells.get(key)?.live() ?? false
+  }
+
+  open(key: string): Bell | undefined {
+    if (!this.#store.watch) return undefined
+    let bell = this.#bells.get(key)
+    if (!bell) {
+      bell = new Bell(this.#timers, () => this.#bells.delete(key))
+      bell.hang(
+        this.#store.watch(key, (event) => {
+          if (event.type === 'revoked') this.#onRevoked(key, event.owner)
+          bell?.ring(event)
+        }),
+      )
+      this.#bells.set(key, bell)
+    }
+    return bell
+  }
+
+  close(): void {
+    for (const bell of this.#bells.values()) bell.take()
+    this.#bells.clear()
+  }
+}
+
+export class Bell {
+  readonly #timers: Timers
+  readonly #listeners = new Set<(event: StoreEvent) => void>()
+  readonly #linger: Alarm
+  #watch: Watch | undefined
+  #needed = 0
+
+  constructor(timers: Timers, forget: () => void) {
+    this.#timers = timers
+    this.#linger = new Alarm(() => {
+      forget()
+      this.take()
+    })
+  }
+
+  hang(watch: Watch): void {
+    this.#watch = watch
+  }
+
+  get ready(): Promise<boolean> | boolean {
+    return this.#watch?.ready ?? false
+  }
+
+  live(): boolean {
+    return this.#watch?.live() ?? false
+  }
+
+  add(listener: (event: StoreEvent) => void): void {
+    this.#listeners.add(listener)
+    this.keep()
+  }
+
+  remove(listener: (event: StoreEvent) => void, now: number): void {
+    if (this.#listeners.delete(listener)) this.leave(now)
+  }
+
+  /** For somebody who needs it to hang here without listening: the one who holds the key. */
+  keep(): void {
+    this.#timers.clear(this.#linger)
+    this.#needed++
+  }
+
+  leave(now: number): void {
+    if (--this.#needed === 0) this.#timers.set(this.#linger, now + LINGER_MS, LINGER_MS, LINGER_MS / 2)
+  }
+
+  ring(event: StoreEvent): void {
+    for (const listener of [...this.#listeners]) listener(event)
+  }
+
+  take(): void {
+    this.#timers.clear(this.#linger)
+    this.#watch?.close()
+    this.#watch = undefined
+  }
+}

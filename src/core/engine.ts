@@ -1,0 +1,271 @@
+import { ClosedError, type LeaseholdError, LockTimeoutError, StoreUnavailableError } from '../errors.js'
+import type { World } from '../kit/world.js'
+import type { Answer, Claim, Grant, Released, Store } from '../store.js'
+import type { Ask } from './ask.js'
+import { Bells } from './bells.js'
+import { Courier } from './courier.js'
+import { Events } from './events.js'
+import { Identity } from './identity.js'
+import { Lease, driftOf } from './lease.js'
+import { Line } from './line.js'
+import { Lock } from './lock.js'
+import { Timers } from './timers.js'
+import { PLACE_MS, Waiter } from './waiter.js'
+
+const YES: Promise<boolean> = Promise.resolve(true)
+
+/** A clean-up that was not answered is tried this often: afterwards the lease runs out by itself. */
+const CLEAN_UP_TRIES = 5
+
+/** What `createLocks` runs on: everything one instance holds and waits for, on one store. */
+export class Engine {
+  readonly store: Store
+  readonly world: World
+  readonly courier: Courier
+  readonly events: Events = new Events()
+  readonly identity: Identity
+  /** When leases are due. Every held lease is in here exactly once. */
+  readonly beats: Timers
+  /** When waits end or look again. They keep the process alive: somebody awaits them. */
+  readonly waits: Timers
+  readonly bells: Bells
+  readonly abandoned: FinalizationRegistry<Lease>
+  closingReason: ClosedError | undefined = undefined
+
+  readonly #lines = new Map<string, Line>()
+  readonly #immediate: boolean
+  readonly #unsubscribe: (() => void) | undefined
+  #cleaning = new Set<Promise<void>>()
+  #onIdle: (() => void) | undefined
+  #closed: Promise<void> | undefined
+
+  constructor(store: Store, world: World) {
+    this.store = store
+    this.world = world
+    this.courier = new Courier(store, world)
+    this.identity = new Identity(world)
+    this.beats = new Timers(world)
+    this.waits = new Timers(world, true)
+    this.bells = new Bells(store, this.beats, (key, owner) => this.#find(key, owner)?.lose('revoked'))
+    this.abandoned = new FinalizationRegistry((lease) => lease.abandon())
+    this.#immediate = store.immediate === true
+    this.#unsubscribe = store.onDoubt?.(() => this.#verifyAll())
+  }
+
+  /** Waits for `ask.waitMs`; rejects with `LockTimeoutError` if it stayed busy. */
+  acquire(ask: Ask): Promise<Lock> {
+    const refused = this.#refuseEarly(ask)
+    if (refused) return refused
+    if (ask.waitMs === 0) return this.#once(ask)
+    const since = this.world.now()
+    const claim = this.#claim(ask, ask.steal ? undefined : PLACE_MS)
+    let line = this.#lines.size === 0 ? undefined : this.#lines.get(ask.key)
+    let first: { answer: Answer; sentAt: number } | undefined
+    if (!line && this.#immediate) {
+      const answer = this.courier.acquire(claim) as Answer
+      if (answer.granted === true) return Promise.resolve(this.hold(ask, answer, since, since))
+      first = { answer, sentAt: since }
+    }
+    if (!line) this.#lines.set(ask.key, (line = new Line(this, ask.key)))
+    const waiter = new Waiter(this, line, ask, claim, since)
+    line.join(waiter)
+    if (first) void waiter.campaign(first)
+    else line.pump()
+    return waiter.promise
+  }
+
+  /** One attempt. Null when busy; rejects at once when the store fails. */
+  tryAcquire(ask: Ask): Promise<Lock | null> {
+    return this.#refuseEarly(ask) ?? this.#attempt(ask).then((outcome) => (outcome instanceof Lock ? outcome : null))
+  }
+
+  /** A grant becomes a lock. `provisional`: it was pushed to us for a short time only, and has to be renewed at once. */
+  hold(ask: Ask, grant: Grant, sentAt: number, since: number, provisional = false): Lock {
+    const lease = new Lease(this, ask, grant, sentAt)
+    const lock = new Lock(lease)
+    if (provisional) void lease.renew()
+    this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: this.world.now() - since }))
+    return lock
+  }
+
+  /** Whether a grant came too late to be of any use. */
+  stale(grant: Grant, sentAt: number): boolean {
+    return sentAt + grant.ttlMs - driftOf(grant.ttlMs) <= this.world.now()
+  }
+
+  release(lease: Lease): Promise<boolean> {
+    // A store in this process judges by the same clock, and says so itself if it is too late.
+    if (!this.#immediate) lease.settle()
+    if (lease.loss) {
+      // What remains of it in the store, if anything, is in the way of others.
+      if (lease.loss.why !== 'gone' && lease.loss.why !== 'revoked') void this.letGo(lease)
+      return Promise.resolve(false)
+    }
+    lease.end()
+    const answer = this.courier.release({ key: lease.ask.key, owner: lease.owner })
+    if (answer instanceof Promise) return this.#released(lease, answer)
+    if (answer.outcome !== 'released') return this.#released(lease, Promise.resolve(answer))
+    if (this.events.has('released')) this.#tellReleased(lease)
+    return YES
+  }
+
+  /**
+   * Takes back what may be ours in the store: in the background, with its own time, never with the caller's signal,
+   * which may be why we clean up.
+   */
+  letGo({ ask, owner }: { ask: Ask; owner: string }): Promise<void> {
+    const cleaning = this.#cleanUp(ask, owner).finally(() => this.#cleaning.delete(cleaning))
+    this.#cleaning.add(cleaning)
+    return cleaning
+  }
+
+  /** Whether we believe to hold this very grant. */
+  holds(key: string, owner: string): boolean {
+    return this.#find(key, owner) !== undefined
+  }
+
+  retired(lease: Lease): void {
+    this.beats.clear(lease)
+    this.#onIdle?.()
+  }
+
+  disbanded(line: Line): void {
+    if (this.#lines.get(line.key) === line) this.#lines.delete(line.key)
+  }
+
+  *leases(): Generator<Lease> {
+    for (const item of this.beats) if (item instanceof Lease) yield item
+  }
+
+  async releaseAll(): Promise<void> {
+    await Promise.all([...this.leases()].map((lease) => this.release(lease)))
+  }
+
+  /** No new grants; work is told to end and may do so while leases are renewed; then everything is released. */
+  close(graceMs: number): Promise<void> {
+    this.#closed ??= this.#close(graceMs)
+    return this.#closed
+  }
+
+  async #close(graceMs: number): Promise<void> {
+    this.closingReason = new ClosedError('closing: locks.close() was called')
+    for (const line of [...this.#lines.values()]) for (const waiter of line) waiter.fail(this.closingReason)
+    for (const lease of [...this.leases()]) lease.closing(this.closingReason)
+    await this.#idle(graceMs)
+    await this.releaseAll()
+    await Promise.all(this.#cleaning)
+    this.bells.close()
+    this.#unsubscribe?.()
+    this.waits.stop()
+    this.beats.stop()
+  }
+
+  #refuseEarly(ask: Ask): Promise<never> | undefined {
+    if (this.closingReason)
+      return Promise.reject(new ClosedError(`"${ask.name}" cannot be acquired: locks.close() was called`))
+    if (ask.signal?.aborted) return Promise.reject(ask.signal.reason)
+    return undefined
+  }
+
+  #claim(ask: Ask, placeMs: number | undefined): Claim {
+    const { key, weight, capacity, ttlMs, value, announce, steal } = ask
+    return { key, owner: ask.owner ?? this.identity.next(), weight, capacity, ttlMs, value, placeMs, announce, steal }
+  }
+
+  async #once(ask: Ask): Promise<Lock> {
+    const outcome = await this.#attempt(ask)
+    if (outcome instanceof Lock) return outcome
+    const { name, kind } = ask
+    const facts = { waitedMs: 0, heldBy: outcome.heldBy }
+    this.events.emit('timeout', () => ({ name, kind, ...facts }))
+    throw new LockTimeoutError(name, facts)
+  }
+
+  async #attempt(ask: Ask): Promise<Lock | { heldBy: string | undefined }> {
+    const claim = this.#claim(ask, undefined)
+    const sentAt = this.world.now()
+    const asked = this.courier.acquire(claim)
+    const answer = asked instanceof Promise && ask.signal ? await this.#unlessAborted(asked, ask, claim) : await asked
+    if (answer.granted === true) {
+      if (!this.closingReason && !this.stale(answer, sentAt)) return this.hold(ask, answer, sentAt, sentAt)
+      void this.letGo({ ask, owner: answer.owner })
+      if (this.closingReason) throw this.closingReason
+      throw new StoreUnavailableError(`${this.store.name} took longer to answer than the ttl lasts`)
+    }
+    if (answer.granted === false) return { heldBy: answer.blocker?.owner }
+    // It may have been granted all the same.
+    void this.letGo({ ask, owner: claim.owner })
+    throw answer.error
+  }
+
+  #unlessAborted(asked: Promise<Answer>, ask: Ask, claim: Claim): Promise<Answer> {
+    const signal = ask.signal as AbortSignal
+    return new Promise((resolve, reject) => {
+      const cancel = (): void => {
+        reject(signal.reason)
+        void asked.then((answer) => {
+          if (answer.granted !== false)
+            void this.letGo({ ask, owner: answer.granted === true ? answer.owner : claim.owner })
+        })
+      }
+      signal.addEventListener('abort', cancel, { once: true })
+      void asked.then((answer) => {
+        signal.removeEventListener('abort', cancel)
+        resolve(answer)
+      })
+    })
+  }
+
+  async #released(lease: Lease, asked: Promise<Released>): Promise<boolean> {
+    const answer = await asked
+    if (answer.outcome === 'released') {
+      this.#tellReleased(lease)
+      return true
+    }
+    if (answer.outcome === 'gone') lease.wasGone()
+    else {
+      const { name, kind } = lease.ask
+      const error = answer.error as LeaseholdError
+      this.events.emit('error', () => ({ name, kind, doing: 'release', error }))
+      void this.letGo(lease)
+    }
+    return false
+  }
+
+  #tellReleased(lease: Lease): void {
+    this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
+  }
+
+  async #cleanUp(ask: Ask, owner: string): Promise<void> {
+    for (let tries = 0; tries < CLEAN_UP_TRIES; tries++) {
+      const { outcome } = await this.courier.release({ key: ask.key, owner })
+      if (outcome !== 'unknown' || this.closingReason) return
+      await new Promise<void>((resolve) =>
+        this.world.after(100 * 2 ** tries * (0.5 + this.world.random() / 2), resolve),
+      )
+    }
+  }
+
+  #find(key: string, owner: string): Lease | undefined {
+    for (const lease of this.leases()) if (lease.owner === owner && lease.ask.key === key) return lease
+    return undefined
+  }
+
+  #verifyAll(): void {
+    for (const lease of [...this.leases()]) void lease.renew()
+  }
+
+  async #idle(graceMs: number): Promise<void> {
+    const busy = (): boolean => !this.leases().next().done
+    if (!busy()) return
+    await new Promise<void>((resolve) => {
+      const cancel = this.world.after(graceMs, resolve)
+      this.#onIdle = () => {
+        if (busy()) return
+        cancel()
+        resolve()
+      }
+    })
+    this.#onIdle = undefined
+  }
+}

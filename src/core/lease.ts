@@ -1,0 +1,264 @@
+import { ClosedError, type LeaseholdError, LockLostError, type LossReason, StoreUnavailableError } from '../errors.js'
+import type { Grant, Renewed } from '../store.js'
+import type { Ask } from './ask.js'
+import type { Bell } from './bells.js'
+import type { Engine } from './engine.js'
+import type { LockFacts } from './events.js'
+import type { Lock } from './lock.js'
+import { Timed } from './timers.js'
+
+/**
+ * How much earlier than the store the holder stops trusting a lease: clocks run at slightly different speeds, and the
+ * holder must be told before anyone else can hold.
+ */
+export function driftOf(ttlMs: number): number {
+  return ttlMs * 0.01 + 2
+}
+
+/** Renewed after this share of its ttl, so that two renewals may fail before it is lost. */
+const BEAT = 1 / 3
+
+/** Due at most this share of the beat early, to travel with others. */
+const COALESCE = 0.1
+
+/** What the library knows of one grant. `Lock` is its face; the heartbeat holds this, never the face. */
+export class Lease extends Timed {
+  readonly engine: Engine
+  readonly ask: Ask
+  readonly owner: string
+  readonly token: bigint
+  /** By the local clock. */
+  readonly acquiredAt: number
+  ttlMs: number
+  /** From here on it is not trusted, whatever the store may say later. No I/O can move it but a renewal that worked. */
+  deadline: number
+  /** No renewal goes past this. */
+  readonly holdUntil: number
+  loss: LockLostError | undefined = undefined
+  released = false
+  /** Strong until the first beat, weak from then on: most locks are gone by then and never pay for it. */
+  #face: Lock | WeakRef<Lock> | undefined = undefined
+  #controller: AbortController | undefined = undefined
+  #renewing: Promise<Renewed> | undefined = undefined
+  #bell: Bell | undefined = undefined
+  #failures = 0
+  /** What the store was told at most. `extend` may have shortened it since, and the store never shortens. */
+  #storedUntil: number
+
+  constructor(engine: Engine, ask: Ask, grant: Grant, sentAt: number) {
+    super()
+    this.engine = engine
+    this.ask = ask
+    this.owner = grant.owner
+    this.token = grant.token
+    this.ttlMs = ask.ttlMs
+    this.acquiredAt = sentAt
+    this.holdUntil = ask.maxHoldMs === undefined ? Number.POSITIVE_INFINITY : sentAt + ask.maxHoldMs
+    this.#storedUntil = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
+    this.deadline = Math.min(this.#storedUntil, this.holdUntil)
+    if (grant.lost) this.#hangOn(grant.lost)
+  }
+
+  /** Exact at any instant, without I/O: a timer may not have had its turn yet. */
+  get held(): boolean {
+    return !this.released && this.loss === undefined && this.engine.world.now(true) < this.deadline
+  }
+
+  get remainingMs(): number {
+    return this.released || this.loss ? 0 : Math.max(this.deadline - this.engine.world.now(true), 0)
+  }
+
+  /** Aborts as soon as the lock can no longer be trusted. Made only when somebody asks. */
+  get signal(): AbortSignal {
+    this.settle()
+    if (!this.#controller) {
+      this.#controller = new AbortController()
+      const reason = this.loss ?? this.engine.closingReason
+      if (reason) this.#controller.abort(reason)
+      else this.#watchHeld()
+    }
+    return this.#controller.signal
+  }
+
+  /** Takes notice of a deadline that has passed before any timer could say so. */
+  settle(): void {
+    if (!this.released && !this.loss && this.engine.world.now(true) >= this.deadline) this.#runOut()
+  }
+
+  /** Begin to look after it. The face is held until the first beat, so that a forgotten lock is noticed after that. */
+  start(face: Lock): void {
+    this.#face = face
+    this.#schedule(this.acquiredAt)
+  }
+
+  override due(now: number): void {
+    if (now >= this.deadline) this.#runOut()
+    else {
+      this.#watchHeld()
+      this.#letGoOfFace()
+      void this.renew()
+    }
+  }
+
+  /** One renewal at a time. Whoever wants another one gets its turn when this one is through. */
+  async renew(value?: string): Promise<Renewed> {
+    while (this.#renewing) await this.#renewing
+    if (this.released || this.loss) return { outcome: 'gone' }
+    const renewing = this.#renewOnce(value)
+    this.#renewing = renewing
+    try {
+      return await renewing
+    } finally {
+      this.#renewing = undefined
+    }
+  }
+
+  async extend(ttlMs: number): Promise<void> {
+    this.assertHeld()
+    this.deadline = Math.min(this.deadline, this.engine.world.now() + ttlMs - driftOf(ttlMs))
+    this.ttlMs = ttlMs
+    const renewed = await this.renew()
+    this.assertHeld()
+    if (renewed.outcome === 'unknown') {
+      throw new StoreUnavailableError(`"${this.ask.name}" could not be extended`, { cause: renewed.error })
+    }
+  }
+
+  assertHeld(): void {
+    this.settle()
+    if (this.loss) throw this.loss
+    if (this.released) throw new LockLostError(this.ask.name, 'released')
+  }
+
+  lose(why: LossReason, cause?: unknown): void {
+    if (!this.released) this.#lose(why, cause)
+  }
+
+  /** We let go of what we believed to hold, and the store said that it had not been ours. */
+  wasGone(): void {
+    this.#lose('gone')
+  }
+
+  #lose(why: LossReason, cause?: unknown): void {
+    if (this.loss) return
+    this.loss = new LockLostError(this.ask.name, why, cause === undefined ? undefined : { cause })
+    this.#retire()
+    this.#controller?.abort(this.loss)
+    const error = this.loss
+    this.engine.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, error }))
+    if (why !== 'gone' && this.#storedUntil > this.deadline + 1) void this.engine.letGo(this)
+  }
+
+  /** The instance is closing: work should end, but the lease is still looked after. */
+  closing(reason: ClosedError): void {
+    this.#controller?.abort(reason)
+  }
+
+  abandon(): void {
+    if (this.released || this.loss) return
+    this.#retire()
+    this.engine.events.emit('abandoned', () => this.facts())
+  }
+
+  /** From here on it is not held, whatever the store answers. */
+  end(): void {
+    this.released = true
+    this.#retire()
+  }
+
+  get heldMs(): number {
+    return this.engine.world.now() - this.acquiredAt
+  }
+
+  facts(): LockFacts {
+    const { name, kind, mode } = this.ask
+    return { name, kind, mode, holder: this.owner, fencingToken: this.token, expiresAt: this.expiresAt }
+  }
+
+  get expiresAt(): Date {
+    return new Date(this.engine.world.date() + this.deadline - this.engine.world.now())
+  }
+
+  async #renewOnce(value: string | undefined): Promise<Renewed> {
+    const { world, courier, beats } = this.engine
+    const sentAt = world.now()
+    const ttlMs = Math.ceil(Math.min(this.ttlMs, this.holdUntil - sentAt))
+    // While the answer is out, only the deadline counts.
+    beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
+    const answer = await courier.renew({ key: this.ask.key, owner: this.owner, ttlMs, value })
+    this.settle()
+    if (this.released || this.loss) {
+      // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
+      if (answer.outcome === 'ours' && this.loss) void this.engine.letGo(this)
+    } else if (answer.outcome === 'ours') {
+      this.#failures = 0
+      const until = sentAt + answer.ttlMs - driftOf(answer.ttlMs)
+      this.#storedUntil = Math.max(this.#storedUntil, until)
+      this.deadline = Math.min(until, this.holdUntil)
+      this.#schedule(sentAt)
+      this.engine.events.emit('renewed', () => this.facts())
+    } else if (answer.outcome === 'gone') this.lose('gone')
+    else this.#retrySoon(answer.error as LeaseholdError)
+    return answer
+  }
+
+  /** An outage is not a verdict: there is time until the deadline. */
+  #retrySoon(error: LeaseholdError): void {
+    const { world, beats, events } = this.engine
+    const pause = Math.min(Math.max(this.ttlMs / 30, 5) * 2 ** Math.min(this.#failures++, 4), 1_000)
+    const again = world.now() + pause * (0.5 + world.random() / 2)
+    beats.set(this, Math.min(again, this.deadline), this.ttlMs / 30)
+    const { name, kind } = this.ask
+    events.emit('error', () => ({ name, kind, doing: 'renew', error }))
+  }
+
+  #schedule(from: number): void {
+    const { beats } = this.engine
+    if (!this.ask.autoRenew || this.deadline >= this.holdUntil) beats.set(this, this.deadline, this.ttlMs)
+    else {
+      const beat = this.ttlMs * BEAT
+      beats.set(this, Math.min(from + beat, this.deadline), beat, beat * COALESCE)
+    }
+  }
+
+  #runOut(): void {
+    this.lose(this.deadline >= this.holdUntil ? 'max-hold' : 'expired')
+  }
+
+  #hangOn(lost: AbortSignal): void {
+    if (lost.aborted) this.lose('session', lost.reason)
+    else lost.addEventListener('abort', () => this.lose('session', lost.reason), { once: true })
+  }
+
+  /** Where watching is cheap, a lock taken away by force is noticed at once and not at the next beat. */
+  #watchHeld(): void {
+    if (this.#bell || !this.engine.store.watchesHeld) return
+    this.#bell = this.engine.bells.open(this.ask.key)
+    this.#bell?.keep()
+  }
+
+  #letGoOfFace(): void {
+    const face = this.#face
+    if (!face || face instanceof WeakRef) return
+    this.#face = new WeakRef(face)
+    this.engine.abandoned.register(face, this)
+    // Whoever kept only the signal still means to hold the lock.
+    if (this.#controller) keptBySignal.set(this.#controller.signal, face)
+  }
+
+  /** The signal was just handed out: see that it keeps the lock from being taken for abandoned. */
+  keepFaceWith(signal: AbortSignal, face: Lock): void {
+    if (this.#face instanceof WeakRef) keptBySignal.set(signal, face)
+  }
+
+  #retire(): void {
+    this.engine.retired(this)
+    this.#face = undefined
+    if (this.#bell) {
+      this.#bell.leave(this.engine.world.now())
+      this.#bell = undefined
+    }
+  }
+}
+
+const keptBySignal = new WeakMap<AbortSignal, Lock>()

@@ -1,0 +1,115 @@
+import type { StoreEvent } from '../store.js'
+import type { Bell } from './bells.js'
+import type { Engine } from './engine.js'
+import type { Waiter } from './waiter.js'
+
+/** So many claims that may be held at the same time ask beside each other; the rest wait here. */
+const ABREAST = 64
+
+/**
+ * Those in this process who wait for one key, in order. Only the first of them stands in the store's line: nothing
+ * there grows with the number of waiters, and processes take turns.
+ */
+export class Line {
+  readonly key: string
+  readonly #engine: Engine
+  #first: Waiter | undefined
+  #last: Waiter | undefined
+  #bell: Bell | undefined
+  #arming: Promise<boolean> | undefined
+
+  constructor(engine: Engine, key: string) {
+    this.#engine = engine
+    this.key = key
+  }
+
+  /** A bell that rings now would be heard. */
+  get armed(): boolean {
+    // Somebody here waited for it a moment ago, and the subscription is still there.
+    if (!this.#bell && this.#engine.bells.live(this.key)) this.#bell = this.#engine.bells.listen(this.key, this.#hear)
+    return this.#bell?.live() === true
+  }
+
+  join(waiter: Waiter): void {
+    waiter.previous = this.#last
+    if (this.#last) this.#last.next = waiter
+    else this.#first = waiter
+    this.#last = waiter
+  }
+
+  leave(waiter: Waiter): void {
+    const { previous, next } = waiter
+    if (previous) previous.next = next
+    else if (this.#first === waiter) this.#first = next
+    else return
+    if (next) next.previous = previous
+    else this.#last = previous
+    waiter.previous = waiter.next = undefined
+    if (this.#first) this.pump()
+    else this.#disband()
+  }
+
+  /** Lets those ask whose turn it is. */
+  pump(): void {
+    let abreast = 0
+    for (let waiter = this.#first; waiter && abreast < ABREAST; waiter = waiter.next) {
+      if (waiter.exclusive && abreast > 0) return
+      if (!waiter.campaigning) void waiter.campaign()
+      if (waiter.exclusive) return
+      abreast++
+    }
+  }
+
+  /** True if the subscription has just come to life: then what was asked before may be out of date. */
+  async arm(): Promise<boolean> {
+    if (this.#bell || !this.#engine.store.watch) return false
+    this.#arming ??= this.#hang()
+    return this.#arming
+  }
+
+  *[Symbol.iterator](): Generator<Waiter> {
+    let waiter = this.#first
+    while (waiter) {
+      const { next } = waiter
+      yield waiter
+      waiter = next
+    }
+  }
+
+  async #hang(): Promise<boolean> {
+    const bell = this.#engine.bells.listen(this.key, this.#hear)
+    if (!bell) return false
+    const { ready } = bell
+    const alive =
+      typeof ready === 'boolean'
+        ? ready
+        : await this.#engine.courier.within(
+            0,
+            () => ready,
+            () => false,
+          )
+    this.#arming = undefined
+    this.#bell = bell
+    // All left meanwhile.
+    if (!this.#first) this.#unhang()
+    return alive
+  }
+
+  readonly #hear = (event: StoreEvent): void => {
+    for (const waiter of this) {
+      // Those behind have not asked yet, and have nothing to hear.
+      if (!waiter.campaigning) return
+      waiter.hear(event)
+    }
+  }
+
+  #disband(): void {
+    this.#engine.disbanded(this)
+    if (!this.#arming) this.#unhang()
+  }
+
+  #unhang(): void {
+    this.#bell?.remove(this.#hear, this.#engine.world.now())
+    this.#bell = undefined
+  }
+}

@@ -1,0 +1,119 @@
+import type { Lease } from './lease.js'
+import type { Duration } from '../kit/duration.js'
+import { ttlFrom } from './options.js'
+
+/** What is behind the face, for the recipes in `primitives/`. */
+export let leaseOf: (lock: Lock) => Lease
+
+/**
+ * Something held. `isHeld`, `assertHeld()` and `signal` are exact at any instant by a local clock; the lock is renewed
+ * in the background until it is released, and with `await using` it is released when the block ends.
+ *
+ * @example
+ * ```ts
+ * await using lock = await locks.acquire('daily-report')
+ * await writeReport({ signal: lock.signal, fencingToken: lock.fencingToken })
+ * ```
+ */
+export class Lock {
+  readonly #lease: Lease
+  #releasing: Promise<boolean> | undefined
+
+  /** @internal */
+  constructor(lease: Lease) {
+    this.#lease = lease
+    lease.start(this)
+  }
+
+  /** As it was asked for, without the namespace. */
+  get name(): string {
+    return this.#lease.ask.name
+  }
+
+  /** Who holds it: host, process, instance and acquisition. Unique for each acquisition. */
+  get holder(): string {
+    return this.#lease.owner
+  }
+
+  get mode(): 'exclusive' | 'shared' {
+    return this.#lease.ask.mode
+  }
+
+  get metadata(): unknown {
+    const { value } = this.#lease.ask
+    return value === undefined ? undefined : JSON.parse(value)
+  }
+
+  /** Grows with every exclusive grant of this name. Let what you write to refuse a smaller one than it has seen. */
+  get fencingToken(): bigint {
+    return this.#lease.token
+  }
+
+  get acquiredAt(): Date {
+    const { world } = this.#lease.engine
+    return new Date(world.date() - (world.now() - this.#lease.acquiredAt))
+  }
+
+  /** Until when it may be trusted, unless it is renewed before. */
+  get expiresAt(): Date {
+    return this.#lease.expiresAt
+  }
+
+  /** 0 once it is not held any more. */
+  get remainingMs(): number {
+    return this.#lease.remainingMs
+  }
+
+  /** True only while nobody else can hold it. */
+  get isHeld(): boolean {
+    return this.#lease.held
+  }
+
+  /** Throws `LockLostError` unless it is held right now. Call it before every step that cannot be undone. */
+  assertHeld(): void {
+    this.#lease.assertHeld()
+  }
+
+  /** Aborts as soon as the lock can no longer be trusted, with the `LockLostError` as its reason. */
+  get signal(): AbortSignal {
+    const { signal } = this.#lease
+    this.#lease.keepFaceWith(signal, this)
+    return signal
+  }
+
+  /**
+   * Hold it for `ttl` from now on; later renewals ask for as much. Rejects with `LockLostError` if it is not ours any
+   * more, with `StoreUnavailableError` if the store does not answer (it is then held until `expiresAt`, as before).
+   */
+  async extend(ttl: Duration): Promise<void> {
+    await this.#lease.extend(ttlFrom('ttl', ttl, this.#lease.engine.store))
+  }
+
+  /** True if it was ours until now. Never rejects; a second call repeats the first answer. */
+  release(): Promise<boolean> {
+    this.#releasing ??= this.#lease.engine.release(this.#lease)
+    return this.#releasing
+  }
+
+  toJSON(): Record<string, unknown> {
+    return {
+      name: this.name,
+      holder: this.holder,
+      mode: this.mode,
+      metadata: this.metadata,
+      fencingToken: String(this.fencingToken),
+      acquiredAt: this.acquiredAt.toISOString(),
+      expiresAt: this.expiresAt.toISOString(),
+      remainingMs: this.remainingMs,
+      isHeld: this.isHeld,
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release()
+  }
+
+  static {
+    leaseOf = (lock) => lock.#lease
+  }
+}

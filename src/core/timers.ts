@@ -1,0 +1,154 @@
+import type { World } from '../kit/world.js'
+
+/**
+ * Something that is due at a time. Whoever wants to be called extends this: no timer object, no closure, and setting
+ * and clearing cost a few pointers, because most leases are released long before anything about them is due.
+ */
+export abstract class Timed {
+  /** @internal */ dueAt = 0
+  /** May be called up to this much earlier, when others are due anyway, so that they can travel together. */
+  /** @internal */ earlyMs = 0
+  /** @internal */ before: Timed | undefined = undefined
+  /** @internal */ after: Timed | undefined = undefined
+  /** @internal */ queue: Queue | undefined = undefined
+
+  abstract due(now: number): void
+}
+
+interface Queue {
+  readonly delay: number
+  first: Timed | undefined
+  last: Timed | undefined
+}
+
+/**
+ * One real timer for any number of things that are due. Things with the same delay fall due in the order in which they
+ * were set, so a list for each delay keeps them sorted without a heap.
+ */
+export class Timers {
+  readonly #world: World
+  readonly #keepAlive: boolean
+  readonly #queues = new Map<number, Queue>()
+  #latestQueue: Queue | undefined
+  #cancel: (() => void) | undefined
+  #armedFor = Number.POSITIVE_INFINITY
+  #count = 0
+
+  constructor(world: World, keepAlive = false) {
+    this.#world = world
+    this.#keepAlive = keepAlive
+  }
+
+  /** Call `item` at `dueAt`, instead of whenever it was due before. `delay` is its usual delay, and chooses the list. */
+  set(item: Timed, dueAt: number, delay: number, earlyMs = 0): void {
+    if (item.queue) this.#unlink(item)
+    else this.#count++
+    item.dueAt = dueAt
+    item.earlyMs = earlyMs
+    const queue = this.#queueFor(delay)
+    item.queue = queue
+    let before = queue.last
+    while (before && before.dueAt > dueAt) before = before.before
+    const after = before ? before.after : queue.first
+    item.before = before
+    item.after = after
+    if (before) before.after = item
+    else queue.first = item
+    if (after) after.before = item
+    else queue.last = item
+    if (dueAt < this.#armedFor) this.#arm(dueAt)
+  }
+
+  /** A timer that keeps nobody alive is left as it is: it finds nothing to do, which is cheaper than setting it anew. */
+  clear(item: Timed): void {
+    if (!item.queue) return
+    this.#unlink(item)
+    this.#count--
+    if (this.#keepAlive && this.#count === 0) this.#disarm()
+  }
+
+  #unlink(item: Timed): void {
+    const { queue, before, after } = item
+    if (!queue) return
+    if (before) before.after = after
+    else queue.first = after
+    if (after) after.before = before
+    else queue.last = before
+    item.queue = item.before = item.after = undefined
+  }
+
+  *[Symbol.iterator](): Generator<Timed> {
+    for (const queue of this.#queues.values()) {
+      let item = queue.first
+      while (item) {
+        const { after } = item
+        yield item
+        item = after
+      }
+    }
+  }
+
+  stop(): void {
+    this.#disarm()
+    this.#queues.clear()
+    this.#latestQueue = undefined
+  }
+
+  #queueFor(delay: number): Queue {
+    if (this.#latestQueue?.delay === delay) return this.#latestQueue
+    let queue = this.#queues.get(delay)
+    if (!queue) this.#queues.set(delay, (queue = { delay, first: undefined, last: undefined }))
+    this.#latestQueue = queue
+    return queue
+  }
+
+  #arm(dueAt: number): void {
+    this.#cancel?.()
+    this.#armedFor = dueAt
+    this.#cancel = this.#world.after(Math.max(dueAt - this.#world.now(), 0), () => this.#fire(), this.#keepAlive)
+  }
+
+  #disarm(): void {
+    this.#cancel?.()
+    this.#cancel = undefined
+    this.#armedFor = Number.POSITIVE_INFINITY
+  }
+
+  #fire(): void {
+    this.#cancel = undefined
+    this.#armedFor = Number.POSITIVE_INFINITY
+    const now = this.#world.now()
+    for (const queue of this.#queues.values()) {
+      // What is set while these run waits for the next time, or a delay of zero would never end.
+      const last = queue.last
+      let item = queue.first
+      while (item && item.dueAt - item.earlyMs <= now) {
+        this.#unlink(item)
+        this.#count--
+        item.due(now)
+        if (item === last) break
+        item = queue.first
+      }
+    }
+    let next = Number.POSITIVE_INFINITY
+    for (const queue of this.#queues.values()) {
+      if (queue.first) next = Math.min(next, queue.first.dueAt)
+      else if (queue !== this.#latestQueue) this.#queues.delete(queue.delay)
+    }
+    if (next < this.#armedFor) this.#arm(next)
+  }
+}
+
+/** A thing that is due, as a callback. */
+export class Alarm extends Timed {
+  readonly #ring: () => void
+
+  constructor(ring: () => void) {
+    super()
+    this.#ring = ring
+  }
+
+  override due(): void {
+    this.#ring()
+  }
+}

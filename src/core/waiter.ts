@@ -1,0 +1,261 @@
+import {
+  LeaseholdError,
+  LockTimeoutError,
+  StoreUnavailableError,
+  UnsupportedError,
+  InvalidOptionError,
+} from '../errors.js'
+import type { Answer, Claim, Refusal, StoreEvent } from '../store.js'
+import type { Ask } from './ask.js'
+import type { Engine } from './engine.js'
+import { driftOf } from './lease.js'
+import type { Line } from './line.js'
+import type { Lock } from './lock.js'
+import { Alarm, Timed } from './timers.js'
+
+/**
+ * How long a place in line outlives its owner's silence: a dead waiter blocks the others for at most this long, and a
+ * live one says so three times in it.
+ */
+export const PLACE_MS = 3_000
+
+/** A holder that is not one of ours rings no bell: look at least this often. */
+const FOREIGN_POLL_MS = 250
+const SHORTEST_PAUSE_MS = 10
+const LONGEST_PAUSE_MS = 1_000
+/** How long one question may stay open inside the server. */
+const BLOCK_MS = 5_000
+
+/** Ends a wait that has become pointless (`Ask.onRefusal`). Never seen by callers. */
+export class WaitEnded extends Error {}
+
+/** One acquisition that has to wait: asks again whenever that may help, until granted, cancelled or out of time. */
+export class Waiter extends Timed {
+  readonly ask: Ask
+  readonly owner: string
+  readonly promise: Promise<Lock>
+  campaigning = false
+  previous: Waiter | undefined = undefined
+  next: Waiter | undefined = undefined
+
+  readonly #engine: Engine
+  readonly #line: Line
+  readonly #since: number
+  readonly #claim: Claim
+  #resolve!: (lock: Lock) => void
+  #reject!: (error: unknown) => void
+  #done = false
+  /** Something of ours may be in the store: a place in line, or what an answer that was lost would have told. */
+  #mayHold = false
+  #inFlight = false
+  #refusal: Refusal | undefined
+  #refusals = 0
+  #failure: LeaseholdError | undefined
+  #failures = 0
+  /** When the last question was sent that was refused: what is granted later counts from here at least. */
+  #contactAt = Number.NEGATIVE_INFINITY
+  #rung = false
+  #wake: (() => void) | undefined
+  readonly #alarm = new Alarm(() => this.ring())
+
+  constructor(engine: Engine, line: Line, ask: Ask, claim: Claim, since: number) {
+    super()
+    this.#engine = engine
+    this.#line = line
+    this.ask = ask
+    this.#claim = claim
+    this.owner = claim.owner
+    this.#since = since
+    this.promise = new Promise((resolve, reject) => {
+      this.#resolve = resolve
+      this.#reject = reject
+    })
+    if (ask.waitMs < Number.POSITIVE_INFINITY) engine.waits.set(this, since + ask.waitMs, ask.waitMs)
+    ask.signal?.addEventListener('abort', this.#cancel, { once: true })
+  }
+
+  /** Shared claims may ask beside each other; an exclusive one only when it is first. */
+  get exclusive(): boolean {
+    return this.ask.weight === this.ask.capacity
+  }
+
+  /** Asks until it is settled. The first answer may already be there. */
+  async campaign(first?: { answer: Answer; sentAt: number }): Promise<void> {
+    this.campaigning = true
+    let sentAt = first?.sentAt ?? 0
+    let answer = first?.answer
+    for (;;) {
+      if (!answer) {
+        const armed = this.#line.armed
+        this.#rung = false
+        sentAt = this.#engine.world.now()
+        answer = await this.#send()
+        if (this.#done) return this.#afterwards(answer)
+        if (answer.granted === false && !armed && this.#line.armed) this.#rung = true
+      }
+      if (this.#digest(answer, sentAt)) return
+      // Subscribe, then ask again, then wait: a release between the refusal and the subscription rang no bell for us.
+      if (answer.granted === false && (await this.#line.arm())) this.#rung = true
+      if (!this.#done && !this.#rung) await this.#pause(this.#patience(answer))
+      if (this.#done) return
+      answer = undefined
+    }
+  }
+
+  /** The wait is over. */
+  override due(): void {
+    const { name, kind } = this.ask
+    const waitedMs = this.#engine.world.now() - this.#since
+    if (this.#failure || (this.#inFlight && !this.#refusal)) {
+      const reason = this.#failure?.message ?? `${this.#engine.store.name} did not answer in time`
+      const cause = this.#failure
+      this.fail(
+        new StoreUnavailableError(`"${name}" could not be acquired: ${reason}`, { cause: cause?.cause ?? cause }),
+      )
+      return
+    }
+    const heldBy = this.#refusal?.blocker?.owner
+    this.#engine.events.emit('timeout', () => ({ name, kind, waitedMs, heldBy }))
+    this.fail(new LockTimeoutError(name, { waitedMs, heldBy }))
+  }
+
+  /** Something happened to the key. Events are hints: all but a grant only make us ask sooner. */
+  hear(event: StoreEvent): void {
+    if (event.type === 'granted') {
+      if (event.owner === this.owner) this.#receive(event)
+    } else if (event.type !== 'revoked' && (event.type === 'changed' || !event.owner || event.owner === this.owner)) {
+      this.ring()
+    }
+  }
+
+  ring(): void {
+    this.#rung = true
+    this.#wake?.()
+  }
+
+  fail(error: unknown): void {
+    if (this.#done) return
+    this.#settle()
+    this.#reject(error)
+    // Also while a question is still out: a store that keeps it open inside the server ends it then.
+    if (this.#mayHold) void this.#engine.letGo({ ask: this.ask, owner: this.owner })
+  }
+
+  readonly #cancel = (): void => this.fail(this.ask.signal?.reason)
+
+  #send(): Promise<Answer> | Answer {
+    const { store, courier, world } = this.#engine
+    this.#mayHold = true
+    if (store.blocks) {
+      const left = this.#since + this.ask.waitMs - world.now()
+      this.#claim.blockMs = Math.max(Math.min(BLOCK_MS, left), 0)
+    }
+    this.#inFlight = true
+    const answer = courier.acquire(this.#claim)
+    if (answer instanceof Promise) {
+      return answer.then((value) => {
+        this.#inFlight = false
+        return value
+      })
+    }
+    this.#inFlight = false
+    return answer
+  }
+
+  /** True if that settled it. */
+  #digest(answer: Answer, sentAt: number): boolean {
+    if (answer.granted === true) {
+      if (this.#engine.stale(answer, sentAt)) {
+        this.#failed(new StoreUnavailableError(`${this.#engine.store.name} took longer to answer than the ttl lasts`))
+        void this.#engine.letGo({ ask: this.ask, owner: answer.owner })
+        return this.#done
+      }
+      this.#settle()
+      this.#resolve(this.#engine.hold(this.ask, answer, sentAt, this.#since))
+      return true
+    }
+    if (answer.granted === 'unknown') this.#failed(answer.error as LeaseholdError)
+    else {
+      this.#refusal = answer
+      this.#refusals++
+      this.#failure = undefined
+      this.#failures = 0
+      this.#contactAt = sentAt
+      this.#mayHold = this.#engine.store.features.line
+      if (this.ask.onRefusal?.(answer)) this.fail(new WaitEnded())
+    }
+    return this.#done
+  }
+
+  #failed(error: LeaseholdError): void {
+    this.#failure = error
+    this.#failures++
+    // Asking again would only be told the same.
+    if (error instanceof InvalidOptionError || error instanceof UnsupportedError) this.fail(error)
+    const { name, kind } = this.ask
+    this.#engine.events.emit('error', () => ({ name, kind, doing: 'acquire', error }))
+  }
+
+  /**
+   * Whoever let go handed the lease to us. It began after our last refused question, so it may be counted from there,
+   * unless this is news from before that: then its token is not larger than that of the one who was in our way.
+   */
+  #receive(event: { owner: string; token: bigint; ttlMs: number }): void {
+    if (this.#done) return
+    const before = this.#refusal?.blocker?.token
+    const deadline = this.#contactAt + event.ttlMs - driftOf(event.ttlMs)
+    if (before === undefined || before >= event.token || deadline <= this.#engine.world.now()) return this.ring()
+    this.#settle()
+    const grant = { granted: true as const, owner: event.owner, token: event.token, ttlMs: event.ttlMs }
+    this.#resolve(this.#engine.hold(this.ask, grant, this.#contactAt, this.#since, true))
+  }
+
+  /** How long to wait for a bell before asking again. */
+  #patience(answer: Answer): number {
+    const { store, world } = this.#engine
+    if (answer.granted !== false) return this.#backoff(this.#failures)
+    const { blocker, ahead = 0 } = answer
+    // Asking is what keeps our place, and it also finds what a lost message would have told.
+    let pause = store.features.line ? PLACE_MS / 3 : LONGEST_PAUSE_MS
+    if (!this.#line.armed) pause = Math.min(pause, this.#backoff(this.#refusals))
+    if (blocker?.foreign) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + world.random() / 2))
+    // A dead holder rings no bell either, but we know when its time is up.
+    if (ahead === 0 && blocker?.ttlMs !== undefined) pause = Math.min(pause, blocker.ttlMs + 1)
+    return Math.max(pause, store.blocks ? 1 : 2)
+  }
+
+  /** Exponential with full jitter. */
+  #backoff(attempts: number): number {
+    const most = Math.min(SHORTEST_PAUSE_MS * 2 ** Math.min(attempts, 10), LONGEST_PAUSE_MS)
+    return SHORTEST_PAUSE_MS / 2 + this.#engine.world.random() * most
+  }
+
+  #pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.#wake = () => {
+        this.#wake = undefined
+        this.#engine.waits.clear(this.#alarm)
+        resolve()
+      }
+      this.#engine.waits.set(this.#alarm, this.#engine.world.now() + ms, ms >= 900 ? 1_000 : 0, ms * 0.1)
+    })
+  }
+
+  #settle(): void {
+    this.#done = true
+    this.#engine.waits.clear(this)
+    this.ask.signal?.removeEventListener('abort', this.#cancel)
+    this.#wake?.()
+    this.#line.leave(this)
+  }
+
+  /**
+   * An answer came after the wait had ended. Unless a bell meanwhile gave us the very grant it speaks of, it tells of
+   * something that nobody will ever release: the store may have heard the question after our release.
+   */
+  #afterwards(answer: Answer): void {
+    const owner = answer.granted === true ? answer.owner : this.owner
+    if (answer.granted === false && !this.#engine.store.features.line) return
+    if (!this.#engine.holds(this.ask.key, owner)) void this.#engine.letGo({ ask: this.ask, owner })
+  }
+}

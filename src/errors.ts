@@ -1,0 +1,129 @@
+/**
+ * Errors carry a `code` and the facts. Busy, outage and bad input are never confused.
+ *
+ * @module
+ */
+
+/** Base of everything leasehold throws. */
+export class LeaseholdError extends Error {
+  /** Stable, for programs: `LOCK_TIMEOUT`, `STORE_UNAVAILABLE`, … */
+  readonly code: string
+
+  constructor(code: string, message: string, options?: ErrorOptions) {
+    super(message, options)
+    this.name = new.target.name
+    this.code = code
+  }
+}
+
+/** The lock stayed busy for as long as the caller was willing to wait. */
+export class LockTimeoutError extends LeaseholdError {
+  /** The name asked for. */
+  readonly lock: string
+  /** How long was waited. */
+  readonly waitedMs: number
+  /** Who was in the way when last heard of. */
+  readonly heldBy: string | undefined
+
+  constructor(lock: string, facts: { waitedMs: number; heldBy?: string | undefined }) {
+    const waited = `after ${Math.round(facts.waitedMs)} ms`
+    super('LOCK_TIMEOUT', `"${lock}" stayed busy: gave up ${waited}${facts.heldBy ? `, held by ${facts.heldBy}` : ''}`)
+    this.lock = lock
+    this.waitedMs = facts.waitedMs
+    this.heldBy = facts.heldBy
+  }
+}
+
+/**
+ * Why a lock was lost: its time passed without a renewal that worked (`expired`), the store says it is not ours
+ * (`gone`), somebody took it by force (`revoked`), the connection it hung on broke (`session`), it was held for as
+ * long as `maxHold` allows (`max-hold`), or it had already been released (`released`).
+ */
+export type LossReason = 'expired' | 'gone' | 'revoked' | 'session' | 'max-hold' | 'released'
+
+/** The lock can no longer be trusted: somebody else may hold it. */
+export class LockLostError extends LeaseholdError {
+  readonly lock: string
+  readonly why: LossReason
+
+  constructor(lock: string, why: LossReason, options?: ErrorOptions) {
+    super('LOCK_LOST', `"${lock}" is no longer held: ${explain[why]}`, options)
+    this.lock = lock
+    this.why = why
+  }
+}
+
+const explain: Record<LossReason, string> = {
+  expired: 'its time passed without a renewal that worked',
+  gone: 'the store says that it is not ours any more',
+  revoked: 'it was taken away by force',
+  session: 'the connection it depended on broke',
+  'max-hold': 'it was held for as long as maxHold allows',
+  released: 'it has been released',
+}
+
+/** The store could not be reached, or did not answer in time. Says nothing about who holds the lock. */
+export class StoreUnavailableError extends LeaseholdError {
+  constructor(message: string, options?: ErrorOptions) {
+    super('STORE_UNAVAILABLE', message, options)
+  }
+}
+
+/** This store cannot do that; thrown when asked for, not in the middle. */
+export class UnsupportedError extends LeaseholdError {
+  constructor(message: string) {
+    super('UNSUPPORTED', message)
+  }
+}
+
+/** Bad input, noticed before anything was touched. */
+export class InvalidOptionError extends LeaseholdError {
+  /** Which option. */
+  readonly option: string
+  /** What it was. */
+  readonly value: unknown
+
+  constructor(option: string, value: unknown, takes: string) {
+    super('INVALID_OPTION', `${option} takes ${takes}; it was ${show(value)}`)
+    this.option = option
+    this.value = value
+  }
+}
+
+/** The callback that holds this lock asked for it again, and would have waited for itself. */
+export class SelfDeadlockError extends LeaseholdError {
+  readonly lock: string
+
+  constructor(lock: string) {
+    super(
+      'SELF_DEADLOCK',
+      `"${lock}" is already held by the callback that asks for it, which would wait for itself; pass { nested: 'wait' } if this is detached work`,
+    )
+    this.lock = lock
+  }
+}
+
+/** `close()` was called: no new grants. Also the reason with which the signals of held locks abort then. */
+export class ClosedError extends LeaseholdError {
+  constructor(message: string) {
+    super('CLOSED', message)
+  }
+}
+
+/** One line, bounded, whatever it is: error messages must not throw or run for pages. */
+function show(value: unknown): string {
+  if (typeof value === 'string') {
+    const shown = value.length > 60 ? `${value.slice(0, 60)}…` : value
+    return `${JSON.stringify(shown)}${value.length > 60 ? ` (${value.length} characters)` : ''}`
+  }
+  if (typeof value === 'function') return 'a function'
+  if (typeof value === 'object' && value !== null) {
+    try {
+      const text = JSON.stringify(value)
+      return text.length > 60 ? `${text.slice(0, 60)}…` : text
+    } catch {
+      return 'an object'
+    }
+  }
+  return typeof value === 'bigint' ? `${value}n` : String(value)
+}

@@ -1,0 +1,48 @@
+/**
+ * leasehold: distributed locks with fencing tokens, on what you already run.
+ *
+ * @module
+ */
+export type { LockEvents, LockFacts } from './core/events.js'
+export type { Lock } from './core/lock.js'
+export type { AcquireOptions, LocksOptions } from './core/options.js'
+export {
+  ClosedError,
+  InvalidOptionError,
+  LeaseholdError,
+  LockLostError,
+  LockTimeoutError,
+  type LossReason,
+  SelfDeadlockError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from './errors.js'
+export type { Duration } from './kit/duration.js'
+export { createLocks, type Locks, type NameOf } from './locks.js'
+export { openStore } from './open-store.js'
+export type { NestedOption } from './primitives/lock.js'
+export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
+export {
+  ALL,
+  type Answer,
+  type Awaitable,
+  type Blocker,
+  type Claim,
+  type Failure,
+  type Features,
+  type Grant,
+  type HolderView,
+  type Lease,
+  type Limit,
+  type Refusal,
+  type Released,
+  type Renewal,
+  type Renewed,
+  type Store,
+  type StoreEvent,
+  type TakeAnswer,
+  type TakeRequest,
+  type WaiterView,
+  type Watch,
+} from './store.js'
+export { type MemoryStore, memory } from './stores/memory/index.js'

@@ -1,0 +1,63 @@
+/**
+ * The world outside: time and chance. Everything that depends on either takes a `World`, so that the whole core runs
+ * inside a deterministic simulation.
+ *
+ * @module
+ */
+import { randomBytes } from 'node:crypto'
+
+export interface World {
+  /**
+   * Epoch milliseconds that only ever grow, with fractions: right when the process began, and from then on by a clock
+   * that does not jump back. `exact`: even if the machine slept since a moment ago.
+   */
+  now: (exact?: boolean) => number
+  /** Epoch milliseconds, to show to people and never to decide by. */
+  date: () => number
+  /**
+   * Calls back once, not before `ms` have passed. Returns how to cancel. Keeps the process alive only if told so:
+   * a caller who waits would otherwise never be answered, while a heartbeat must not hold up the end of a program.
+   */
+  after: (ms: number, run: () => void, keepAlive?: boolean) => () => void
+  /** 0 ≤ x < 1 */
+  random: () => number
+  /** Sixteen random bytes for identities. */
+  bytes: () => Uint8Array
+}
+
+/** setTimeout takes at most this; more fires at once (a 30-day timer did). Whoever waits longer is called early and looks again. */
+const LONGEST_TIMER = 2 ** 31 - 1
+
+let ahead = Number.NEGATIVE_INFINITY
+let comparedAt = Number.NEGATIVE_INFINITY
+
+/**
+ * CLOCK_MONOTONIC stands still while a machine is suspended, but leases in a store go on. So elapsed time is the
+ * larger of what the monotonic and the wall clock saw: a wall clock that jumps forward makes us give up early, which is
+ * safe; one that jumps back changes nothing.
+ */
+function now(exact?: boolean): number {
+  const monotonic = performance.now()
+  // The wall clock has whole milliseconds. Looking at it more often costs more than all the rest of an acquisition.
+  if (exact || monotonic >= comparedAt + 1) compare(monotonic)
+  return monotonic + ahead
+}
+
+function compare(monotonic: number): void {
+  comparedAt = monotonic
+  const lead = Date.now() - monotonic
+  // Whole milliseconds make the lead flicker by one: only more than that is a jump.
+  if (lead > ahead + 1.5) ahead = lead
+}
+
+export const realWorld: World = {
+  now,
+  date: Date.now,
+  after(ms, run, keepAlive = false) {
+    const timer = setTimeout(run, Math.min(Math.max(ms, 0), LONGEST_TIMER))
+    if (!keepAlive) timer.unref()
+    return () => clearTimeout(timer)
+  },
+  random: Math.random,
+  bytes: () => randomBytes(16),
+}

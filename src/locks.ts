@@ -1,0 +1,169 @@
+import { Engine } from './core/engine.js'
+import type { LockEvents } from './core/events.js'
+import type { Lock } from './core/lock.js'
+import { type AcquireOptions, Defaults, type LocksOptions } from './core/options.js'
+import { InvalidOptionError } from './errors.js'
+import { type Duration, milliseconds } from './kit/duration.js'
+import { type World, realWorld } from './kit/world.js'
+import { type NestedOption, withLock } from './primitives/lock.js'
+import { type HolderInfo, Lookout, type LockState, type LookOptions, type WaiterInfo } from './primitives/lookout.js'
+import type { Store } from './store.js'
+
+/** Which lock a wrapped function runs under. */
+export type NameOf<A extends unknown[]> = string | ((...args: A) => string)
+
+/**
+ * Locks on a store. One instance per process is enough; all its calls share one heartbeat and one line per name.
+ *
+ * @example
+ * ```ts
+ * const locks = createLocks(memory(), { ttl: '30s', wait: '10s' })
+ * await locks.withLock('order:123', async (lock) => {
+ *   await charge({ signal: lock.signal, fencingToken: lock.fencingToken })
+ * })
+ * ```
+ */
+export function createLocks(store: Store, options: LocksOptions = {}): Locks {
+  return new Locks(store, options, realWorld)
+}
+
+/** What `createLocks` returns. */
+export class Locks {
+  readonly #engine: Engine
+  readonly #defaults: Defaults
+  readonly #lookout: Lookout
+
+  /** @internal */
+  constructor(store: Store, options: LocksOptions, world: World) {
+    if (typeof store?.acquire !== 'function') {
+      throw new InvalidOptionError('store', store, 'a store, such as memory() or sqlite(path)')
+    }
+    this.#defaults = new Defaults(store, options)
+    this.#engine = new Engine(store, world)
+    this.#lookout = new Lookout(this.#engine, this.#defaults)
+  }
+
+  /** Identifies this instance: the part that the `holder` of all its locks has in common. */
+  get clientId(): string {
+    return this.#engine.identity.instance
+  }
+
+  /**
+   * Waits for the lock and holds it until `release()`. Rejects with `LockTimeoutError` when `wait` has passed.
+   *
+   * @example
+   * ```ts
+   * await using lock = await locks.acquire('daily-report', { wait: '5s' })
+   * ```
+   */
+  acquire(name: string, options?: AcquireOptions): Promise<Lock> {
+    try {
+      return this.#engine.acquire(this.#defaults.ask('lock', name, options))
+    } catch (error) {
+      return Promise.reject(error)
+    }
+  }
+
+  /**
+   * One attempt. Null when busy: busy is normal. Rejects at once when the store fails.
+   *
+   * @example
+   * ```ts
+   * const lock = await locks.tryAcquire('cron:cleanup')
+   * if (!lock) return
+   * ```
+   */
+  tryAcquire(name: string, options?: Omit<AcquireOptions, 'wait'>): Promise<Lock | null> {
+    try {
+      return this.#engine.tryAcquire(this.#defaults.ask('lock', name, options))
+    } catch (error) {
+      return Promise.reject(error)
+    }
+  }
+
+  /**
+   * Waits, runs `fn` while holding the lock, renews meanwhile, and releases: always. Resolves with what `fn` returned,
+   * and only if the lock was held throughout; rejects with `LockLostError` if it was lost meanwhile.
+   *
+   * @example
+   * ```ts
+   * const invoice = await locks.withLock('invoice:7', (lock) => create({ signal: lock.signal }))
+   * ```
+   */
+  async withLock<T>(
+    name: string,
+    fn: (lock: Lock) => T | Promise<T>,
+    options?: AcquireOptions & NestedOption,
+  ): Promise<T> {
+    return withLock(this.#engine, this.#defaults.ask('lock', name, options), fn, options?.nested)
+  }
+
+  /**
+   * A function that runs under the lock.
+   *
+   * @example
+   * ```ts
+   * const refresh = locks.wrap((user: string) => `refresh:${user}`, async (user) => reload(user))
+   * await refresh('ada')
+   * ```
+   */
+  wrap<A extends unknown[], R>(
+    name: NameOf<A>,
+    fn: (...args: A) => R | Promise<R>,
+    options?: AcquireOptions & NestedOption,
+  ): (...args: A) => Promise<R> {
+    const { withLock } = this
+    const call = withLock.bind(this)
+    return function (this: unknown, ...args: A): Promise<R> {
+      const chosen = typeof name === 'function' ? name.apply(this, args) : name
+      return call(chosen, () => fn.apply(this, args), options) as Promise<R>
+    }
+  }
+
+  /** Everybody who holds something whose name begins with `prefix`. To look, never to decide by. */
+  holders(prefix = '', options?: LookOptions): Promise<HolderInfo[]> {
+    return this.#lookout.holders(prefix, options)
+  }
+
+  /** Who stands in line for a name, first come first. */
+  waiters(name: string, options?: LookOptions): Promise<WaiterInfo[]> {
+    return this.#lookout.waiters(name, options)
+  }
+
+  /** The holders and the line of one name. */
+  inspect(name: string, options?: LookOptions): Promise<LockState> {
+    return this.#lookout.inspect(name, options)
+  }
+
+  /** Break glass: ends every lease of this name, whoever holds it, and returns whom it cut off. */
+  forceRelease(name: string, options?: LookOptions): Promise<HolderInfo[]> {
+    return this.#lookout.forceRelease(name, options)
+  }
+
+  on<E extends keyof LockEvents>(event: E, listener: (facts: LockEvents[E]) => void): this {
+    this.#engine.events.on(event, listener)
+    return this
+  }
+
+  off<E extends keyof LockEvents>(event: E, listener: (facts: LockEvents[E]) => void): this {
+    this.#engine.events.off(event, listener)
+    return this
+  }
+
+  /** Releases everything this instance holds. */
+  releaseAll(): Promise<void> {
+    return this.#engine.releaseAll()
+  }
+
+  /**
+   * For a rolling deploy: no new grants; the signals of held locks abort with reason «closing»; callbacks may finish
+   * within `grace` while their locks are renewed; then everything is released. The store is yours to close.
+   */
+  async close(options: { grace?: Duration } = {}): Promise<void> {
+    await this.#engine.close(milliseconds('grace', options.grace ?? '10s'))
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close()
+  }
+}

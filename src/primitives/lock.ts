@@ -1,0 +1,41 @@
+import type { Ask } from '../core/ask.js'
+import type { Engine } from '../core/engine.js'
+import { type Lock, leaseOf } from '../core/lock.js'
+import { holding, refuseSelfDeadlock } from '../core/nesting.js'
+import { InvalidOptionError } from '../errors.js'
+
+/** Inside a callback that holds the same name: refuse at once (the default), or wait all the same. */
+export interface NestedOption {
+  /** `'wait'`: this is detached work that may wait for the callback around it. */
+  nested?: 'wait'
+}
+
+/** Waits, holds, renews, releases: always. Resolves only if the lock was held throughout. */
+export async function withLock<T>(
+  engine: Engine,
+  ask: Ask,
+  fn: (lock: Lock) => T | Promise<T>,
+  nested?: unknown,
+): Promise<T> {
+  if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run under the lock')
+  if (nested === undefined) refuseSelfDeadlock(engine.store, [ask.key], () => ask.name)
+  else if (nested !== 'wait') throw new InvalidOptionError('nested', nested, "'wait'")
+  const lock = await engine.acquire(ask)
+  return runUnder(lock, () => holding(engine.store, [ask.key], () => fn(lock)))
+}
+
+/** The function's own error wins over any clean-up; a result counts only if the lock was ours until the end. */
+export async function runUnder<T>(lock: Lock, fn: () => Promise<T>): Promise<T> {
+  const lease = leaseOf(lock)
+  let result: T
+  try {
+    result = await fn()
+  } catch (error) {
+    await lock.release()
+    throw error
+  }
+  lease.settle()
+  await lock.release()
+  if (lease.loss) throw lease.loss
+  return result
+}

@@ -1,0 +1,359 @@
+/**
+ * Leases in the memory of this process: for one process, for tests, and as the reference the other stores are judged by.
+ *
+ * @module
+ */
+import { type World, realWorld } from '../../kit/world.js'
+import type {
+  Answer,
+  Blocker,
+  Claim,
+  Grant,
+  HolderView,
+  Lease,
+  Released,
+  Renewal,
+  Renewed,
+  Store,
+  StoreEvent,
+  WaiterView,
+} from '../../store.js'
+import { Meters } from './meters.js'
+
+/** The memory store answers at once, never with a promise. */
+export interface MemoryStore extends Store {
+  acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Answer[]
+  renew(renewals: readonly Renewal[]): Renewed[]
+  release(leases: readonly Lease[]): Released[]
+}
+
+/** A store in the memory of this process. Give the same one to everybody who should exclude each other. */
+export function memory(options: { world?: World } = {}): MemoryStore {
+  return new Memory(options.world ?? realWorld)
+}
+
+interface Holder {
+  owner: string
+  weight: number
+  capacity: number
+  expiresAt: number
+  token: bigint
+  since: number
+  value: string | undefined
+  announce: boolean
+}
+
+interface Place {
+  claim: Claim
+  placeMs: number
+  expiresAt: number
+  since: number
+}
+
+/** All that is known of one key. Forgotten some time after nobody holds it or waits for it any more. */
+interface Entry {
+  holders: Map<string, Holder> | undefined
+  /** The usual case, one holder, without a map. Either this or `holders`. */
+  sole: Holder | undefined
+  /** First come, first served: a Map keeps the order of arrival. */
+  line: Map<string, Place> | undefined
+}
+
+/** So many keys that nobody uses are kept: the next one who wants the same key need not begin anew. */
+const MOST_IDLE = 1_000
+
+const RELEASED: Released = { outcome: 'released' }
+const GONE: { outcome: 'gone' } = { outcome: 'gone' }
+
+class Memory implements MemoryStore {
+  readonly name = 'memory'
+  readonly expiry = 'timed'
+  readonly features = { line: true, counting: true, atomic: true, values: true }
+  readonly timeoutMs = 2_000
+  readonly immediate = true
+  readonly watchesHeld = true
+
+  readonly #world: World
+  readonly #entries = new Map<string, Entry>()
+  readonly #listeners = new Map<string, Set<(event: StoreEvent) => void>>()
+  readonly #meters: Meters
+  /** The last token of any key: one counter for all, so that nothing has to be kept per name. */
+  #lastToken = 0
+  /** How often a key fell idle since the last sweep. */
+  #idle = 0
+  /** Events wait here until the books are in order: a listener may call straight back into the store. */
+  #outbox: { key: string; event: StoreEvent }[] = []
+
+  constructor(world: World) {
+    this.#world = world
+    this.#meters = new Meters(world)
+  }
+
+  acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Answer[] {
+    const now = this.#world.now()
+    if (claims.length === 1) {
+      const answer = [this.#ask(claims[0] as Claim, now)]
+      if (this.#outbox.length > 0) this.#deliver()
+      return answer
+    }
+    if (options?.atomic && !claims.every((claim) => this.#admits(this.#entry(claim.key, now), claim))) {
+      return claims.map((claim) => this.#refusal(this.#entry(claim.key, now), claim))
+    }
+    const answers = claims.map((claim) => this.#ask(claim, now))
+    this.#deliver()
+    return answers
+  }
+
+  renew(renewals: readonly Renewal[]): Renewed[] {
+    const now = this.#world.now()
+    const answers = renewals.map(({ key, owner, ttlMs, value }): Renewed => {
+      const holder = this.#find(this.#entry(key, now), owner)
+      if (!holder) return GONE
+      holder.expiresAt = Math.max(holder.expiresAt, now + ttlMs)
+      if (value !== undefined) {
+        holder.value = value
+        this.#post(key, { type: 'changed' })
+      }
+      return { outcome: 'ours', ttlMs }
+    })
+    this.#deliver()
+    return answers
+  }
+
+  release(leases: readonly Lease[]): Released[] {
+    const now = this.#world.now()
+    if (leases.length === 1) {
+      const answer = [this.#letGo(leases[0] as Lease, now)]
+      if (this.#outbox.length > 0) this.#deliver()
+      return answer
+    }
+    const answers = leases.map((lease) => this.#letGo(lease, now))
+    this.#deliver()
+    return answers
+  }
+
+  watch(key: string, listener: (event: StoreEvent) => void): { ready: true; live: () => true; close: () => void } {
+    let listeners = this.#listeners.get(key)
+    if (!listeners) this.#listeners.set(key, (listeners = new Set()))
+    listeners.add(listener)
+    const close = (): void => {
+      listeners.delete(listener)
+      if (listeners.size === 0 && this.#listeners.get(key) === listeners) this.#listeners.delete(key)
+    }
+    return { ready: true, live: () => true, close }
+  }
+
+  holders(prefix: string): HolderView[] {
+    const now = this.#world.now()
+    return [...this.#entries.keys()].filter((key) => key.startsWith(prefix)).flatMap((key) => this.#views(key, now))
+  }
+
+  inspect(key: string): { holders: HolderView[]; waiters: WaiterView[] } {
+    const now = this.#world.now()
+    const holders = this.#views(key, now)
+    const places = [...(this.#entries.get(key)?.line?.values() ?? [])]
+    const waiters = places.map(({ claim, since }) => ({
+      key,
+      owner: claim.owner,
+      weight: claim.weight,
+      capacity: claim.capacity,
+      waitedMs: now - since,
+      value: claim.value,
+    }))
+    return { holders, waiters }
+  }
+
+  revoke(key: string): HolderView[] {
+    const now = this.#world.now()
+    const cut = this.#views(key, now)
+    const entry = this.#entries.get(key)
+    if (entry) {
+      this.#evict(key, entry)
+      this.#serve(key, entry, now)
+    }
+    this.#deliver()
+    return cut
+  }
+
+  take(requests: Parameters<NonNullable<Store['take']>>[0]): ReturnType<Meters['take']> {
+    return this.#meters.take(requests)
+  }
+
+  now(): number {
+    return this.#world.date()
+  }
+
+  async close(): Promise<void> {}
+
+  /** The rule, for one claim. */
+  #ask(claim: Claim, now: number): Answer {
+    let entry = this.#entry(claim.key, now)
+    const held = this.#find(entry, claim.owner)
+    if (held) {
+      held.expiresAt = Math.max(held.expiresAt, now + claim.ttlMs)
+      return { granted: true, owner: claim.owner, token: held.token, ttlMs: claim.ttlMs }
+    }
+    if (claim.steal && entry) this.#evict(claim.key, entry)
+    if (claim.steal || this.#admits(entry, claim)) {
+      entry?.line?.delete(claim.owner)
+      if (!entry) this.#entries.set(claim.key, (entry = { holders: undefined, sole: undefined, line: undefined }))
+      return this.#grant(entry, claim, now, claim.ttlMs)
+    }
+    if (claim.placeMs !== undefined) this.#stand(entry as Entry, claim, claim.placeMs, now)
+    return this.#refusal(entry, claim)
+  }
+
+  /** Whether nobody earlier stands in line and there is room. */
+  #admits(entry: Entry | undefined, claim: Claim): boolean {
+    if (!entry) return true
+    if (entry.line && entry.line.size > 0 && entry.line.keys().next().value !== claim.owner) return false
+    return this.#fits(entry, claim)
+  }
+
+  #fits(entry: Entry, claim: Claim): boolean {
+    let free = claim.capacity - claim.weight
+    if (entry.sole) free -= entry.sole.weight
+    if (entry.holders) for (const holder of entry.holders.values()) free -= holder.weight
+    return free >= 0
+  }
+
+  #grant(entry: Entry, claim: Claim, now: number, ttlMs: number): Grant {
+    this.#lastToken = Math.max(this.#lastToken + 1, Math.floor(now * 1_000))
+    const token = BigInt(this.#lastToken)
+    const holder: Holder = {
+      owner: claim.owner,
+      weight: claim.weight,
+      capacity: claim.capacity,
+      expiresAt: now + ttlMs,
+      token,
+      since: now,
+      value: claim.value,
+      announce: claim.announce === true,
+    }
+    if (entry.holders) entry.holders.set(claim.owner, holder)
+    else if (entry.sole) {
+      entry.holders = new Map([
+        [entry.sole.owner, entry.sole],
+        [claim.owner, holder],
+      ])
+      entry.sole = undefined
+    } else entry.sole = holder
+    if (claim.announce) this.#post(claim.key, { type: 'changed' })
+    return { granted: true, owner: claim.owner, token, ttlMs }
+  }
+
+  #stand(entry: Entry, claim: Claim, placeMs: number, now: number): void {
+    entry.line ??= new Map()
+    const place = entry.line.get(claim.owner)
+    if (place) place.expiresAt = now + placeMs
+    else entry.line.set(claim.owner, { claim, placeMs, expiresAt: now + placeMs, since: now })
+  }
+
+  #refusal(entry: Entry | undefined, claim: Claim): Answer {
+    let ahead = 0
+    for (const owner of entry?.line?.keys() ?? []) {
+      if (owner === claim.owner) break
+      ahead++
+    }
+    const holder = entry?.sole ?? entry?.holders?.values().next().value
+    if (!holder) return { granted: false, ahead }
+    const { owner, token, value, expiresAt } = holder
+    const blocker: Blocker = { owner, token, value, ttlMs: Math.max(expiresAt - this.#world.now(), 0) }
+    return { granted: false, ahead, blocker }
+  }
+
+  #letGo({ key, owner }: Lease, now: number): Released {
+    const entry = this.#entry(key, now)
+    if (!entry) return GONE
+    const waited = entry.line !== undefined && entry.line.delete(owner)
+    const holder = this.#find(entry, owner)
+    if (holder) this.#end(key, entry, holder)
+    else if (!waited) return GONE
+    if (entry.line && entry.line.size > 0) this.#serve(key, entry, now)
+    if (!entry.sole && !entry.holders) this.#sweepIfMany()
+    return RELEASED
+  }
+
+  /** Drops what expired, and forgets a key that nobody needs. The head of the line comes by itself when a lease runs out. */
+  #entry(key: string, now: number): Entry | undefined {
+    const entry = this.#entries.get(key)
+    if (!entry) return undefined
+    if (entry.sole && entry.sole.expiresAt <= now) this.#end(key, entry, entry.sole)
+    if (entry.holders)
+      for (const holder of entry.holders.values()) if (holder.expiresAt <= now) this.#end(key, entry, holder)
+    if (entry.line) for (const [owner, place] of entry.line) if (place.expiresAt <= now) entry.line.delete(owner)
+    return entry
+  }
+
+  /** Hands the lease to the head of the line while there is room: no second question, no race with newcomers. */
+  #serve(key: string, entry: Entry, now: number): void {
+    for (const [owner, place] of entry.line ?? []) {
+      if (!this.#fits(entry, place.claim)) break
+      entry.line?.delete(owner)
+      const ttlMs = Math.min(place.placeMs, place.claim.ttlMs)
+      const { token } = this.#grant(entry, place.claim, now, ttlMs)
+      this.#post(key, { type: 'granted', owner, token, ttlMs })
+    }
+  }
+
+  #evict(key: string, entry: Entry): void {
+    for (const holder of this.#all(entry)) {
+      this.#post(key, { type: 'revoked', owner: holder.owner })
+      if (holder.announce) this.#post(key, { type: 'changed' })
+    }
+    entry.sole = undefined
+    entry.holders = undefined
+  }
+
+  #end(key: string, entry: Entry, holder: Holder): void {
+    if (entry.sole === holder) entry.sole = undefined
+    else if (entry.holders?.delete(holder.owner) && entry.holders.size === 0) entry.holders = undefined
+    if (holder.announce) this.#post(key, { type: 'changed' })
+  }
+
+  #sweepIfMany(): void {
+    if (++this.#idle <= MOST_IDLE) return
+    this.#idle = 0
+    for (const [key, { sole, holders, line }] of this.#entries) {
+      if (!sole && !holders && !line?.size) this.#entries.delete(key)
+    }
+  }
+
+  #find(entry: Entry | undefined, owner: string): Holder | undefined {
+    if (!entry) return undefined
+    if (entry.sole) return entry.sole.owner === owner ? entry.sole : undefined
+    return entry.holders?.get(owner)
+  }
+
+  #all(entry: Entry): Holder[] {
+    return entry.sole ? [entry.sole] : [...(entry.holders?.values() ?? [])]
+  }
+
+  #views(key: string, now: number): HolderView[] {
+    const entry = this.#entry(key, now)
+    if (!entry) return []
+    return this.#all(entry).map(({ owner, weight, capacity, token, value, expiresAt, since }) => ({
+      key,
+      owner,
+      weight,
+      capacity,
+      token,
+      value,
+      ttlMs: expiresAt - now,
+      heldMs: now - since,
+      waiting: entry.line?.size ?? 0,
+    }))
+  }
+
+  #post(key: string, event: StoreEvent): void {
+    if (this.#listeners.has(key)) this.#outbox.push({ key, event })
+  }
+
+  #deliver(): void {
+    while (this.#outbox.length > 0) {
+      const mail = this.#outbox
+      this.#outbox = []
+      for (const { key, event } of mail) for (const listener of [...(this.#listeners.get(key) ?? [])]) listener(event)
+    }
+  }
+}
