@@ -20,6 +20,13 @@ export {
 export type { Duration } from './kit/duration.js'
 export { createLocks, type Locks, type NameOf } from './locks.js'
 export { openStore } from './open-store.js'
+export {
+  DistributedLock,
+  getDistributedLock,
+  type LockInfo,
+  type LockOptions,
+  type LockResult,
+} from './primitives/distributed-lock.js'
 export type { NestedOption } from './primitives/lock.js'
 export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
 export {

@@ -112,11 +112,10 @@ export class Locks {
     fn: (...args: A) => R | Promise<R>,
     options?: AcquireOptions & NestedOption,
   ): (...args: A) => Promise<R> {
-    const { withLock } = this
-    const call = withLock.bind(this)
+    const under = (chosen: string, run: () => R | Promise<R>): Promise<R> => this.withLock(chosen, run, options)
+    // A function, not an arrow: a wrapped method keeps its `this`.
     return function (this: unknown, ...args: A): Promise<R> {
-      const chosen = typeof name === 'function' ? name.apply(this, args) : name
-      return call(chosen, () => fn.apply(this, args), options) as Promise<R>
+      return under(typeof name === 'function' ? name.apply(this, args) : name, () => fn.apply(this, args))
     }
   }
 

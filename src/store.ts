@@ -55,6 +55,8 @@ export interface Grant {
   token: bigint
   /** For how long it was granted, counted from the moment the store decided. May be less than asked for, never more. */
   ttlMs: number
+  /** When it was decided, for a store that shares the core's clock. Otherwise the moment of asking counts. */
+  decidedAt?: number | undefined
   /** Aborts when the store learns that the lease has ended, such as a session whose connection broke. */
   lost?: AbortSignal | undefined
 }

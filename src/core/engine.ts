@@ -57,19 +57,20 @@ export class Engine {
     const refused = this.#refuseEarly(ask)
     if (refused) return refused
     if (ask.waitMs === 0) return this.#once(ask)
-    const since = this.world.now()
     const claim = this.#claim(ask, ask.steal ? undefined : PLACE_MS)
     let line = this.#lines.size === 0 ? undefined : this.#lines.get(ask.key)
-    let first: { answer: Answer; sentAt: number } | undefined
+    let answer: Answer | undefined
     if (!line && this.#immediate) {
-      const answer = this.courier.acquire(claim) as Answer
-      if (answer.granted === true) return Promise.resolve(this.hold(ask, answer, since, since))
-      first = { answer, sentAt: since }
+      answer = this.courier.acquire(claim) as Answer
+      if (answer.granted === true && answer.decidedAt !== undefined) {
+        return Promise.resolve(this.hold(ask, answer, answer.decidedAt, answer.decidedAt))
+      }
     }
+    const since = this.world.now()
     if (!line) this.#lines.set(ask.key, (line = new Line(this, ask.key)))
     const waiter = new Waiter(this, line, ask, claim, since)
     line.join(waiter)
-    if (first) void waiter.campaign(first)
+    if (answer?.granted === false) void waiter.campaign({ answer, sentAt: since })
     else line.pump()
     return waiter.promise
   }
@@ -84,7 +85,8 @@ export class Engine {
     const lease = new Lease(this, ask, grant, sentAt)
     const lock = new Lock(lease)
     if (provisional) void lease.renew()
-    this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: this.world.now() - since }))
+    if (this.events.has('acquired'))
+      this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: this.world.now() - since }))
     return lock
   }
 
@@ -102,7 +104,7 @@ export class Engine {
       return Promise.resolve(false)
     }
     lease.end()
-    const answer = this.courier.release({ key: lease.ask.key, owner: lease.owner })
+    const answer = this.courier.release(lease)
     if (answer instanceof Promise) return this.#released(lease, answer)
     if (answer.outcome !== 'released') return this.#released(lease, Promise.resolve(answer))
     if (this.events.has('released')) this.#tellReleased(lease)
@@ -169,7 +171,8 @@ export class Engine {
 
   #claim(ask: Ask, placeMs: number | undefined): Claim {
     const { key, weight, capacity, ttlMs, value, announce, steal } = ask
-    return { key, owner: ask.owner ?? this.identity.next(), weight, capacity, ttlMs, value, placeMs, announce, steal }
+    const owner = ask.owner ?? this.identity.next()
+    return { key, owner, weight, capacity, ttlMs, value, placeMs, blockMs: undefined, announce, steal }
   }
 
   async #once(ask: Ask): Promise<Lock> {

@@ -32,18 +32,17 @@ export class Lease extends Timed {
   ttlMs: number
   /** From here on it is not trusted, whatever the store may say later. No I/O can move it but a renewal that worked. */
   deadline: number
-  /** No renewal goes past this. */
-  readonly holdUntil: number
   loss: LockLostError | undefined = undefined
   released = false
+  autoRenew: boolean
   /** Strong until the first beat, weak from then on: most locks are gone by then and never pay for it. */
   #face: Lock | WeakRef<Lock> | undefined = undefined
   #controller: AbortController | undefined = undefined
   #renewing: Promise<Renewed> | undefined = undefined
   #bell: Bell | undefined = undefined
   #failures = 0
-  /** What the store was told at most. `extend` may have shortened it since, and the store never shortens. */
-  #storedUntil: number
+  /** `extend` made it shorter than what the store was told, and the store never shortens: then until when it is kept there. */
+  #storedUntil: number | undefined = undefined
 
   constructor(engine: Engine, ask: Ask, grant: Grant, sentAt: number) {
     super()
@@ -52,11 +51,20 @@ export class Lease extends Timed {
     this.owner = grant.owner
     this.token = grant.token
     this.ttlMs = ask.ttlMs
+    this.autoRenew = ask.autoRenew
     this.acquiredAt = sentAt
-    this.holdUntil = ask.maxHoldMs === undefined ? Number.POSITIVE_INFINITY : sentAt + ask.maxHoldMs
-    this.#storedUntil = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
-    this.deadline = Math.min(this.#storedUntil, this.holdUntil)
+    const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
+    this.deadline = ask.maxHoldMs === undefined ? until : Math.min(until, sentAt + ask.maxHoldMs)
     if (grant.lost) this.#hangOn(grant.lost)
+  }
+
+  get key(): string {
+    return this.ask.key
+  }
+
+  /** No renewal goes past this. */
+  get holdUntil(): number {
+    return this.ask.maxHoldMs === undefined ? Number.POSITIVE_INFINITY : this.acquiredAt + this.ask.maxHoldMs
   }
 
   /** Exact at any instant, without I/O: a timer may not have had its turn yet. */
@@ -113,9 +121,20 @@ export class Lease extends Timed {
     }
   }
 
+  /** From now on, although it was taken without. */
+  keepRenewed(): void {
+    if (this.autoRenew || this.released || this.loss) return
+    this.autoRenew = true
+    this.#schedule(this.engine.world.now())
+  }
+
   async extend(ttlMs: number): Promise<void> {
     this.assertHeld()
-    this.deadline = Math.min(this.deadline, this.engine.world.now() + ttlMs - driftOf(ttlMs))
+    const shorter = this.engine.world.now() + ttlMs - driftOf(ttlMs)
+    if (shorter < this.deadline) {
+      this.#storedUntil ??= this.deadline
+      this.deadline = shorter
+    }
     this.ttlMs = ttlMs
     const renewed = await this.renew()
     this.assertHeld()
@@ -146,7 +165,7 @@ export class Lease extends Timed {
     this.#controller?.abort(this.loss)
     const error = this.loss
     this.engine.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, error }))
-    if (why !== 'gone' && this.#storedUntil > this.deadline + 1) void this.engine.letGo(this)
+    if (this.#storedUntil !== undefined && why !== 'gone') void this.engine.letGo(this)
   }
 
   /** The instance is closing: work should end, but the lease is still looked after. */
@@ -192,9 +211,8 @@ export class Lease extends Timed {
       if (answer.outcome === 'ours' && this.loss) void this.engine.letGo(this)
     } else if (answer.outcome === 'ours') {
       this.#failures = 0
-      const until = sentAt + answer.ttlMs - driftOf(answer.ttlMs)
-      this.#storedUntil = Math.max(this.#storedUntil, until)
-      this.deadline = Math.min(until, this.holdUntil)
+      this.deadline = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
+      if (this.#storedUntil !== undefined && this.#storedUntil <= this.deadline) this.#storedUntil = undefined
       this.#schedule(sentAt)
       this.engine.events.emit('renewed', () => this.facts())
     } else if (answer.outcome === 'gone') this.lose('gone')
@@ -214,7 +232,7 @@ export class Lease extends Timed {
 
   #schedule(from: number): void {
     const { beats } = this.engine
-    if (!this.ask.autoRenew || this.deadline >= this.holdUntil) beats.set(this, this.deadline, this.ttlMs)
+    if (!this.autoRenew || this.deadline >= this.holdUntil) beats.set(this, this.deadline, this.ttlMs)
     else {
       const beat = this.ttlMs * BEAT
       beats.set(this, Math.min(from + beat, this.deadline), beat, beat * COALESCE)

@@ -6,8 +6,6 @@ import type { World } from '../kit/world.js'
  */
 export abstract class Timed {
   /** @internal */ dueAt = 0
-  /** May be called up to this much earlier, when others are due anyway, so that they can travel together. */
-  /** @internal */ earlyMs = 0
   /** @internal */ before: Timed | undefined = undefined
   /** @internal */ after: Timed | undefined = undefined
   /** @internal */ queue: Queue | undefined = undefined
@@ -17,6 +15,8 @@ export abstract class Timed {
 
 interface Queue {
   readonly delay: number
+  /** These may be called up to this much earlier, when others are due anyway, so that they can travel together. */
+  earlyMs: number
   first: Timed | undefined
   last: Timed | undefined
 }
@@ -44,8 +44,8 @@ export class Timers {
     if (item.queue) this.#unlink(item)
     else this.#count++
     item.dueAt = dueAt
-    item.earlyMs = earlyMs
     const queue = this.#queueFor(delay)
+    queue.earlyMs = earlyMs
     item.queue = queue
     let before = queue.last
     while (before && before.dueAt > dueAt) before = before.before
@@ -97,7 +97,7 @@ export class Timers {
   #queueFor(delay: number): Queue {
     if (this.#latestQueue?.delay === delay) return this.#latestQueue
     let queue = this.#queues.get(delay)
-    if (!queue) this.#queues.set(delay, (queue = { delay, first: undefined, last: undefined }))
+    if (!queue) this.#queues.set(delay, (queue = { delay, earlyMs: 0, first: undefined, last: undefined }))
     this.#latestQueue = queue
     return queue
   }
@@ -122,7 +122,7 @@ export class Timers {
       // What is set while these run waits for the next time, or a delay of zero would never end.
       const last = queue.last
       let item = queue.first
-      while (item && item.dueAt - item.earlyMs <= now) {
+      while (item && item.dueAt - queue.earlyMs <= now) {
         this.#unlink(item)
         this.#count--
         item.due(now)

@@ -38,7 +38,7 @@ function parse(text: string): number {
 
 /** For people: `250ms`, `4.5s`, `2m`, `3h`, `12d`. */
 export function formatDuration(ms: number): string {
-  for (const [unit, size] of Object.entries(UNITS).reverse()) {
+  for (const [unit, size] of Object.entries(UNITS).toReversed()) {
     if (ms >= size && (unit === 'ms' || ms / size >= 1)) {
       const count = ms / size
       return `${Number.isInteger(count) ? count : count.toFixed(count < 10 ? 1 : 0)}${unit}`

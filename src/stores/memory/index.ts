@@ -191,7 +191,7 @@ class Memory implements MemoryStore {
     const held = this.#find(entry, claim.owner)
     if (held) {
       held.expiresAt = Math.max(held.expiresAt, now + claim.ttlMs)
-      return { granted: true, owner: claim.owner, token: held.token, ttlMs: claim.ttlMs }
+      return { granted: true, owner: claim.owner, token: held.token, ttlMs: claim.ttlMs, decidedAt: now }
     }
     if (claim.steal && entry) this.#evict(claim.key, entry)
     if (claim.steal || this.#admits(entry, claim)) {
@@ -239,7 +239,7 @@ class Memory implements MemoryStore {
       entry.sole = undefined
     } else entry.sole = holder
     if (claim.announce) this.#post(claim.key, { type: 'changed' })
-    return { granted: true, owner: claim.owner, token, ttlMs }
+    return { granted: true, owner: claim.owner, token, ttlMs, decidedAt: now }
   }
 
   #stand(entry: Entry, claim: Claim, placeMs: number, now: number): void {

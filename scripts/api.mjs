@@ -1,0 +1,61 @@
+// The public surface as text, one file per entry in api/. A change of it has to be seen in review: `npm run api` writes
+// the files anew, and the checks fail while they differ.
+import { mkdirSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import { ensurePackages } from './ensure.mjs'
+import { ROOT, run, tool } from './run.mjs'
+
+const write = process.argv.includes('--write')
+ensurePackages()
+if (write) run('build', tool('tsdown'), [])
+
+const { Extractor, ExtractorConfig } = createRequire(import.meta.url)('@microsoft/api-extractor')
+const compilerOptions = {
+  module: 'nodenext',
+  lib: ['es2023', 'esnext.disposable'],
+  types: ['node'],
+  skipLibCheck: true,
+}
+const { exports: entries } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'))
+const stale = []
+const silent = { default: { logLevel: 'none' } }
+mkdirSync(join(ROOT, 'api'), { recursive: true })
+for (const [entry, target] of Object.entries(entries)) {
+  if (typeof target === 'string') continue
+  const reportFileName = `${entry === '.' ? 'leasehold' : entry.slice(2)}.api.md`
+  const config = ExtractorConfig.prepare({
+    packageJsonFullPath: join(ROOT, 'package.json'),
+    configObjectFullPath: undefined,
+    configObject: {
+      projectFolder: ROOT,
+      mainEntryPointFilePath: join(ROOT, target.types),
+      compiler: { overrideTsconfig: { compilerOptions, files: [target.types] } },
+      apiReport: {
+        enabled: true,
+        reportFileName,
+        reportFolder: join(ROOT, 'api'),
+        reportTempFolder: join(ROOT, '.cache/api'),
+      },
+      docModel: { enabled: false },
+      dtsRollup: { enabled: false },
+      tsdocMetadata: { enabled: false },
+      messages: {
+        compilerMessageReporting: silent,
+        extractorMessageReporting: silent,
+        tsdocMessageReporting: silent,
+      },
+    },
+  })
+  const { apiReportChanged } = Extractor.invoke(config, {
+    localBuild: write,
+    messageCallback: (message) => {
+      message.handled = true
+    },
+  })
+  if (apiReportChanged && !write) stale.push(`api/${reportFileName}`)
+}
+if (stale.length > 0) {
+  console.error(`The public API is not what ${stale.join(', ')} says. Look at the change, then: npm run api`)
+  process.exit(1)
+}

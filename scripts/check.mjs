@@ -1,0 +1,25 @@
+// Everything that can be checked without running the tests, the quickest first.
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { ensurePackages } from './ensure.mjs'
+import { run, tool } from './run.mjs'
+
+ensurePackages()
+run('format', tool('biome'), ['format', '.'])
+run('generated scripts are up to date', process.execPath, ['scripts/embed.mjs', '--check'])
+run('types', process.execPath, ['node_modules/ts7/bin/tsc', '-p', '.'])
+run('lint', tool('oxlint'), ['--type-aware', '--deny-warnings', 'src', 'test', 'scripts', 'bench'])
+run('no unused code', tool('knip'), ['--no-progress'])
+run('build', tool('tsdown'), [])
+run('public API is the reviewed one', process.execPath, ['scripts/api.mjs'])
+
+const folder = mkdtempSync(join(tmpdir(), 'leasehold-pack-'))
+try {
+  run('pack', 'npm', ['pack', '--ignore-scripts', '--pack-destination', folder])
+  const [tarball] = readdirSync(folder)
+  run('package contents', tool('publint'), ['run', join(folder, tarball), '--strict'])
+  run('types resolve everywhere', tool('attw'), [join(folder, tarball), '--profile', 'esm-only', '--no-emoji'])
+} finally {
+  rmSync(folder, { recursive: true, force: true })
+}

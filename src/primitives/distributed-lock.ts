@@ -1,0 +1,201 @@
+import { type Lock, leaseOf } from '../core/lock.js'
+import { InvalidOptionError, LockLostError, LockTimeoutError } from '../errors.js'
+import { createLocks, type Locks } from '../locks.js'
+import type { Store } from '../store.js'
+import { memory } from '../stores/memory/index.js'
+
+/** Who holds a lock, and until when. */
+export interface LockInfo {
+  lockName: string
+  holderId: string
+  acquiredAt: Date
+  expiresAt: Date
+  metadata?: Record<string, unknown>
+}
+
+/** Options of `DistributedLock.acquire` and `withLock`. */
+export interface LockOptions {
+  /** How long it is held unless extended. Default 30. */
+  timeoutSeconds?: number
+  /** Wait for it. Default false. */
+  blocking?: boolean
+  /** How long to wait. Default 10. */
+  blockingTimeoutSeconds?: number
+  metadata?: Record<string, unknown>
+}
+
+/** Busy is a value, not an error. */
+export interface LockResult {
+  acquired: boolean
+  lock?: LockInfo
+  error?: string
+}
+
+const SHARED = Symbol.for('leasehold.shared-memory-store')
+
+/** One store per process for all who name none, also across two copies of this package. */
+function sharedStore(): Store {
+  const home = globalThis as { [SHARED]?: Store }
+  home[SHARED] ??= memory()
+  return home[SHARED]
+}
+
+/** What this instance holds under one name, and how many `withLock` calls are inside. */
+interface Held {
+  lock: Lock
+  inside: number
+  /** `acquire` was called: it stays until `release` is. */
+  kept: boolean
+}
+
+/**
+ * Named locks with one holder ID per instance: acquiring again extends. `acquire` does not renew by itself,
+ * `withLock` does.
+ *
+ * @example
+ * ```ts
+ * const lock = new DistributedLock()
+ * const result = await lock.acquire('process-payment:order-123')
+ * if (result.acquired) {
+ *   try {
+ *     await processPayment('order-123')
+ *   } finally {
+ *     await lock.release('process-payment:order-123')
+ *   }
+ * }
+ * ```
+ */
+export class DistributedLock {
+  readonly #locks: Locks
+  readonly #held = new Map<string, Held>()
+  /** Calls for one name take turns, so that two at once do not both go and ask the store. */
+  readonly #turns = new Map<string, Promise<unknown>>()
+
+  /** Without a store, all instances of this process share one in memory. */
+  constructor(store: Store = sharedStore()) {
+    this.#locks = createLocks(store)
+  }
+
+  /** Who we are to others. */
+  get holderId(): string {
+    return this.#locks.clientId
+  }
+
+  /** Takes the lock, or extends it if this instance holds it already. */
+  async acquire(lockName: string, options: LockOptions = {}): Promise<LockResult> {
+    return this.#inTurn(lockName, async () => {
+      try {
+        const held = await this.#take(lockName, options, false)
+        held.kept = true
+        return { acquired: true, lock: this.#info(held.lock) }
+      } catch (error) {
+        if (!(error instanceof LockTimeoutError)) throw error
+        const { heldBy } = error
+        if (options.blocking) return { acquired: false, error: 'Timeout waiting for lock' }
+        return { acquired: false, error: `Lock held by ${heldBy === undefined ? 'another' : instanceOf(heldBy)}` }
+      }
+    })
+  }
+
+  /** True if it was ours until now. */
+  async release(lockName: string): Promise<boolean> {
+    const held = this.#held.get(lockName)
+    if (!held) return false
+    this.#held.delete(lockName)
+    return held.lock.release()
+  }
+
+  /** Holds it for so much longer from now on. False if it is not ours any more. */
+  async extend(lockName: string, additionalSeconds: number): Promise<boolean> {
+    const held = this.#holding(lockName)
+    if (!held) return false
+    try {
+      await held.lock.extend(seconds('additionalSeconds', additionalSeconds))
+      return true
+    } catch (error) {
+      if (error instanceof LockLostError) return false
+      throw error
+    }
+  }
+
+  /** Runs `fn` while holding the lock, renewed meanwhile. Rejects if it is busy, or if it was lost. */
+  async withLock<T>(lockName: string, fn: () => Promise<T>, options: LockOptions = {}): Promise<T> {
+    const held = await this.#inTurn(lockName, () => this.#take(lockName, options, true)).catch((error: unknown) => {
+      if (!(error instanceof LockTimeoutError)) throw error
+      throw new Error(`Failed to acquire lock: ${lockName}`, { cause: error })
+    })
+    held.inside++
+    let result: T
+    try {
+      result = await fn()
+    } finally {
+      if (--held.inside === 0 && !held.kept && this.#held.get(lockName) === held) await this.release(lockName)
+    }
+    const { loss } = leaseOf(held.lock)
+    if (loss) throw loss
+    return result
+  }
+
+  /** Releases everything this instance holds. */
+  async releaseAll(): Promise<void> {
+    await Promise.all([...this.#held.keys()].map((lockName) => this.release(lockName)))
+  }
+
+  async #take(lockName: string, options: LockOptions, renew: boolean): Promise<Held> {
+    const { timeoutSeconds = 30, blocking = false, blockingTimeoutSeconds = 10, metadata } = options
+    const ttl = seconds('timeoutSeconds', timeoutSeconds)
+    const wait = blocking ? seconds('blockingTimeoutSeconds', blockingTimeoutSeconds) : 0
+    const mine = this.#holding(lockName)
+    if (mine) {
+      await mine.lock.extend(ttl)
+      if (renew) leaseOf(mine.lock).keepRenewed()
+      return mine
+    }
+    const lock = await this.#locks.acquire(lockName, { ttl, wait, autoRenew: renew, metadata })
+    const held: Held = { lock, inside: 0, kept: false }
+    this.#held.set(lockName, held)
+    return held
+  }
+
+  #holding(lockName: string): Held | undefined {
+    const held = this.#held.get(lockName)
+    if (held && !held.lock.isHeld && held.inside === 0) this.#held.delete(lockName)
+    return held?.lock.isHeld ? held : undefined
+  }
+
+  async #inTurn<T>(lockName: string, run: () => Promise<T>): Promise<T> {
+    const before = this.#turns.get(lockName) ?? Promise.resolve()
+    const turn = before.then(run, run)
+    const settled = turn.catch(() => {})
+    this.#turns.set(lockName, settled)
+    void settled.then(() => {
+      if (this.#turns.get(lockName) === settled) this.#turns.delete(lockName)
+    })
+    return turn
+  }
+
+  #info(lock: Lock): LockInfo {
+    const { name, acquiredAt, expiresAt, metadata } = lock
+    const info: LockInfo = { lockName: name, holderId: this.holderId, acquiredAt, expiresAt }
+    if (metadata !== undefined) info.metadata = metadata as Record<string, unknown>
+    return info
+  }
+}
+
+/** Our own holder IDs end in the number of the acquisition. */
+function instanceOf(holder: string): string {
+  return holder.replace(/\/\d+$/, '')
+}
+
+function seconds(option: string, value: unknown): number {
+  if (typeof value === 'number' && value >= 0 && value <= 86_400 * 366) return value * 1_000
+  throw new InvalidOptionError(option, value, 'a number of seconds')
+}
+
+let instance: DistributedLock | undefined
+
+/** One instance for this process, made when first asked for. */
+export function getDistributedLock(): DistributedLock {
+  instance ??= new DistributedLock()
+  return instance
+}
