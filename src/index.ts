@@ -27,8 +27,20 @@ export {
   type LockOptions,
   type LockResult,
 } from './primitives/distributed-lock.js'
+export type { Election, ElectionHealth, ElectionOptions, LeaderInfo, Leadership } from './primitives/election.js'
+export type { LockGroup } from './primitives/all.js'
 export type { NestedOption } from './primitives/lock.js'
+export { locked } from './primitives/locked.js'
 export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
+export type { ReadWriteCall, ReadWriteLock, ReadWriteOptions } from './primitives/read-write.js'
+export type { Semaphore, SemaphoreCall } from './primitives/semaphore.js'
+export type {
+  WebLock,
+  WebLockCallback,
+  WebLockInfo,
+  WebLockOptions,
+  WebLockSnapshot,
+} from './primitives/web-locks.js'
 export {
   ALL,
   type Answer,

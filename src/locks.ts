@@ -5,8 +5,13 @@ import { type AcquireOptions, Defaults, type LocksOptions } from './core/options
 import { InvalidOptionError } from './errors.js'
 import { type Duration, milliseconds } from './kit/duration.js'
 import { type World, realWorld } from './kit/world.js'
+import { acquireAll, type LockGroup, withLocks } from './primitives/all.js'
+import { Election, type ElectionOptions } from './primitives/election.js'
 import { type NestedOption, withLock } from './primitives/lock.js'
 import { type HolderInfo, Lookout, type LockState, type LookOptions, type WaiterInfo } from './primitives/lookout.js'
+import { ReadWriteLock, type ReadWriteOptions } from './primitives/read-write.js'
+import { Semaphore } from './primitives/semaphore.js'
+import { type WebLockCallback, type WebLockOptions, WebLocks, type WebLockSnapshot } from './primitives/web-locks.js'
 import type { Store } from './store.js'
 
 /** Which lock a wrapped function runs under. */
@@ -32,6 +37,7 @@ export class Locks {
   readonly #engine: Engine
   readonly #defaults: Defaults
   readonly #lookout: Lookout
+  readonly #webLocks: WebLocks
 
   /** @internal */
   constructor(store: Store, options: LocksOptions, world: World) {
@@ -41,6 +47,7 @@ export class Locks {
     this.#defaults = new Defaults(store, options)
     this.#engine = new Engine(store, world)
     this.#lookout = new Lookout(this.#engine, this.#defaults)
+    this.#webLocks = new WebLocks(this.#engine, this.#defaults)
   }
 
   /** Identifies this instance: the part that the `holder` of all its locks has in common. */
@@ -117,6 +124,62 @@ export class Locks {
     return function (this: unknown, ...args: A): Promise<R> {
       return under(typeof name === 'function' ? name.apply(this, args) : name, () => fn.apply(this, args))
     }
+  }
+
+  /** Several names, all or nothing, without deadlock whatever order callers use. Names given twice count once. */
+  async acquireAll(names: readonly string[], options?: AcquireOptions): Promise<LockGroup> {
+    return acquireAll(this.#engine, this.#defaults, names, options)
+  }
+
+  /**
+   * Runs `fn` while holding all these names. Resolves only if all were held throughout.
+   *
+   * @example
+   * ```ts
+   * await locks.withLocks(['account:1', 'account:2'], (held) => transfer({ signal: held.signal }))
+   * ```
+   */
+  async withLocks<T>(
+    names: readonly string[],
+    fn: (locks: LockGroup) => T | Promise<T>,
+    options?: AcquireOptions & NestedOption,
+  ): Promise<T> {
+    return withLocks(this.#engine, this.#defaults, names, fn, options)
+  }
+
+  /** Readers share, a writer excludes, nobody starves. Shares its name with `acquire` and `withLock`. */
+  readWrite(name: string, options: ReadWriteOptions = {}): ReadWriteLock {
+    return new ReadWriteLock(this.#engine, this.#defaults, name, options)
+  }
+
+  /** At most `permits` at once across all processes. */
+  semaphore(name: string, permits: number): Semaphore {
+    return new Semaphore(this.#engine, this.#defaults, name, permits)
+  }
+
+  /** One leader at a time. */
+  election(name: string, options: ElectionOptions = {}): Election {
+    return new Election(this.#engine, this.#defaults, name, options)
+  }
+
+  /**
+   * The Web Locks API, `navigator.locks.request`, across machines: same arguments, order and results. Waits without
+   * end; a lock that is lost or stolen rejects with an `AbortError`.
+   *
+   * @example
+   * ```ts
+   * await locks.request('resource', { mode: 'shared' }, async (lock) => read(lock))
+   * ```
+   */
+  request<T>(name: string, callback: WebLockCallback<T>): Promise<Awaited<T>>
+  request<T>(name: string, options: WebLockOptions, callback: WebLockCallback<T>): Promise<Awaited<T>>
+  request<T>(...args: unknown[]): Promise<Awaited<T>> {
+    return this.#webLocks.request<T>(args)
+  }
+
+  /** What is held and what is pending, as `navigator.locks.query` tells it. */
+  query(): Promise<WebLockSnapshot> {
+    return this.#webLocks.query()
   }
 
   /** Everybody who holds something whose name begins with `prefix`. To look, never to decide by. */

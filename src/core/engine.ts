@@ -1,6 +1,12 @@
-import { ClosedError, type LeaseholdError, LockTimeoutError, StoreUnavailableError } from '../errors.js'
+import {
+  ClosedError,
+  type LeaseholdError,
+  LockTimeoutError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from '../errors.js'
 import type { World } from '../kit/world.js'
-import type { Answer, Claim, Grant, Released, Store } from '../store.js'
+import type { Answer, Awaitable, Claim, Grant, Released, Store } from '../store.js'
 import type { Ask } from './ask.js'
 import { Bells } from './bells.js'
 import { Courier } from './courier.js'
@@ -56,8 +62,9 @@ export class Engine {
   acquire(ask: Ask): Promise<Lock> {
     const refused = this.#refuseEarly(ask)
     if (refused) return refused
-    if (ask.waitMs === 0) return this.#once(ask)
-    const claim = this.#claim(ask, ask.steal ? undefined : PLACE_MS)
+    // Who takes it by force does not stand in line for it.
+    if (ask.waitMs === 0 || ask.steal) return this.#once(ask)
+    const claim = this.#claim(ask, PLACE_MS)
     let line = this.#lines.size === 0 ? undefined : this.#lines.get(ask.key)
     let answer: Answer | undefined
     if (!line && this.#immediate) {
@@ -78,6 +85,51 @@ export class Engine {
   /** One attempt. Null when busy; rejects at once when the store fails. */
   tryAcquire(ask: Ask): Promise<Lock | null> {
     return this.#refuseEarly(ask) ?? this.#attempt(ask).then((outcome) => (outcome instanceof Lock ? outcome : null))
+  }
+
+  /** Whether the store can decide these in one call. */
+  atomicFor(asks: readonly Ask[]): boolean {
+    const { features, maxBatch = Number.POSITIVE_INFINITY } = this.store
+    if (!features.atomic || asks.length > maxBatch) return false
+    return new Set(asks.map((ask) => this.store.partition?.(ask.key))).size === 1
+  }
+
+  /** One attempt at all of them. Undefined if they cannot be had together right now. */
+  async acquireTogether(asks: readonly Ask[]): Promise<Lock[] | undefined> {
+    const refused = this.#refuseEarly(asks[0] as Ask)
+    if (refused) return refused
+    const claims = asks.map((ask) => this.#claim(ask, undefined))
+    const sentAt = this.world.now()
+    const answers = await this.courier.acquireTogether(claims)
+    const usable =
+      !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
+    if (usable) return asks.map((ask, i) => this.hold(ask, answers[i] as Grant, sentAt, sentAt))
+    for (const [i, answer] of answers.entries()) {
+      const owner = answer.granted === true ? answer.owner : (claims[i] as Claim).owner
+      if (answer.granted !== false) void this.letGo({ ask: asks[i] as Ask, owner })
+    }
+    return undefined
+  }
+
+  /** Asks what a store may or may not be able to answer: to look, or to break glass. */
+  async look<T>(what: string, call: (store: Store) => Awaitable<T> | undefined): Promise<T> {
+    let failure: unknown
+    const failed = (error: unknown): undefined => {
+      failure = error
+      return undefined
+    }
+    const answer = await this.courier.within<T | undefined>(
+      0,
+      () => call(this.store) as Awaitable<T | undefined>,
+      failed,
+    )
+    if (answer !== undefined) return answer
+    throw failure ?? new UnsupportedError(`${what} is not supported by the ${this.store.name} store`)
+  }
+
+  /** Those in this process who wait, in no particular order between names. */
+  *waiting(): Generator<Waiter> {
+    for (const line of this.#lines.values()) yield* line
   }
 
   /** A grant becomes a lock. `provisional`: it was pushed to us for a short time only, and has to be renewed at once. */

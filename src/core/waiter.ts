@@ -74,6 +74,10 @@ export class Waiter extends Timed {
     ask.signal?.addEventListener('abort', this.#cancel, { once: true })
   }
 
+  get waitedMs(): number {
+    return this.#engine.world.now() - this.#since
+  }
+
   /** Shared claims may ask beside each other; an exclusive one only when it is first. */
   get exclusive(): boolean {
     return this.ask.weight === this.ask.capacity
@@ -105,7 +109,7 @@ export class Waiter extends Timed {
   /** The wait is over. */
   override due(): void {
     const { name, kind } = this.ask
-    const waitedMs = this.#engine.world.now() - this.#since
+    const { waitedMs } = this
     if (this.#failure || (this.#inFlight && !this.#refusal)) {
       const reason = this.#failure?.message ?? `${this.#engine.store.name} did not answer in time`
       const cause = this.#failure

@@ -1,7 +1,7 @@
 import type { Engine } from '../core/engine.js'
 import type { Defaults } from '../core/options.js'
-import { InvalidOptionError, StoreUnavailableError, UnsupportedError } from '../errors.js'
-import { ALL, type Awaitable, type HolderView, type Store, type WaiterView } from '../store.js'
+import { InvalidOptionError } from '../errors.js'
+import { ALL, type HolderView, type WaiterView } from '../store.js'
 
 /** Which space of names to look at. */
 export interface LookOptions {
@@ -63,7 +63,7 @@ export class Lookout {
   async holders(prefix: string, options: LookOptions = {}): Promise<HolderInfo[]> {
     const { kind = 'lock' } = options
     if (typeof prefix !== 'string') throw new InvalidOptionError('prefix', prefix, 'a string')
-    const views = await this.#ask('holders', (store) =>
+    const views = await this.#engine.look('holders', (store) =>
       store.holders?.(`${kindFrom(kind)}:${this.#defaults.prefix}${prefix}`),
     )
     return views.map((view) => this.#holder(view))
@@ -75,7 +75,7 @@ export class Lookout {
 
   async inspect(name: string, { kind = 'lock' }: LookOptions = {}): Promise<LockState> {
     const key = this.#defaults.key(kindFrom(kind), name)
-    const { holders, waiters } = await this.#ask('inspect', (store) => store.inspect?.(key))
+    const { holders, waiters } = await this.#engine.look('inspect', (store) => store.inspect?.(key))
     return {
       name,
       kind,
@@ -86,20 +86,8 @@ export class Lookout {
 
   async forceRelease(name: string, { kind = 'lock' }: LookOptions = {}): Promise<HolderInfo[]> {
     const key = this.#defaults.key(kindFrom(kind), name)
-    const cut = await this.#ask('forceRelease', (store) => store.revoke?.(key))
+    const cut = await this.#engine.look('forceRelease', (store) => store.revoke?.(key))
     return cut.map((view) => this.#holder(view))
-  }
-
-  async #ask<T>(what: string, call: (store: Store) => Awaitable<T> | undefined): Promise<T> {
-    const { store, courier } = this.#engine
-    const answer = await courier.within<T | undefined | Failed>(
-      0,
-      () => call(store),
-      (error) => new Failed(error),
-    )
-    if (answer instanceof Failed) throw answer.error
-    if (answer === undefined) throw new UnsupportedError(`${what} is not supported by the ${store.name} store`)
-    return answer
   }
 
   #holder(view: HolderView): HolderInfo {
@@ -142,11 +130,4 @@ function parsed(value: string | undefined): unknown {
 function kindFrom(kind: unknown): string {
   if (typeof kind === 'string' && /^[a-z]+$/.test(kind)) return kind
   throw new InvalidOptionError('kind', kind, "a word such as 'lock', 'semaphore' or 'election'")
-}
-
-class Failed {
-  readonly error: unknown
-  constructor(error: unknown) {
-    this.error = error instanceof Error ? error : new StoreUnavailableError(String(error))
-  }
 }

@@ -1,0 +1,26 @@
+import type { AcquireOptions } from '../core/options.js'
+import type { Locks } from '../locks.js'
+import type { NestedOption } from './lock.js'
+
+/**
+ * A method that runs under a lock (a standard decorator). The name may depend on the arguments and on `this`.
+ *
+ * @example
+ * ```ts
+ * class Billing {
+ *   \@locked(locks, (order: string) => `order:${order}`)
+ *   async charge(order: string) {}
+ * }
+ * ```
+ */
+export function locked<This, A extends unknown[], R>(
+  locks: Locks,
+  name: string | ((this: This, ...args: A) => string),
+  options?: AcquireOptions & NestedOption,
+): (
+  method: (this: This, ...args: A) => Promise<R>,
+  context: ClassMethodDecoratorContext<This, (this: This, ...args: A) => Promise<R>>,
+) => (this: This, ...args: A) => Promise<R> {
+  return (method) =>
+    locks.wrap(name as string | ((...args: A) => string), method as (...args: A) => Promise<R>, options)
+}

@@ -1,0 +1,68 @@
+import type { Engine } from '../core/engine.js'
+import type { Lock } from '../core/lock.js'
+import type { AcquireOptions, Defaults } from '../core/options.js'
+import { InvalidOptionError, UnsupportedError } from '../errors.js'
+import { type NestedOption, withLock } from './lock.js'
+
+/** `mode` is said by the method. */
+export type ReadWriteCall = Omit<AcquireOptions, 'mode'> & NestedOption
+
+/** Options of `locks.readWrite`. */
+export interface ReadWriteOptions {
+  /**
+   * `'accepted'`: also on a store that keeps no line (Redlock), where a steady stream of readers can keep a writer out.
+   */
+  starvation?: 'accepted'
+}
+
+/**
+ * Readers share, a writer excludes; first come, first served, so that neither starves.
+ *
+ * @example
+ * ```ts
+ * const config = locks.readWrite('config')
+ * const current = await config.read(() => load())
+ * await config.write(async (lock) => save(next, lock.fencingToken))
+ * ```
+ */
+export class ReadWriteLock {
+  readonly #engine: Engine
+  readonly #defaults: Defaults
+  readonly #name: string
+
+  /** @internal */
+  constructor(engine: Engine, defaults: Defaults, name: string, { starvation }: ReadWriteOptions) {
+    if (starvation !== undefined && starvation !== 'accepted') {
+      throw new InvalidOptionError('starvation', starvation, "'accepted'")
+    }
+    if (!engine.store.features.line && !starvation) {
+      throw new UnsupportedError(
+        `readWrite needs a line so that writers do not starve, and the ${engine.store.name} store keeps none: pass { starvation: 'accepted' }, or use another store`,
+      )
+    }
+    defaults.key('lock', name)
+    this.#engine = engine
+    this.#defaults = defaults
+    this.#name = name
+  }
+
+  /** Runs `fn` beside other readers, never beside a writer. */
+  async read<T>(fn: (lock: Lock) => T | Promise<T>, options: ReadWriteCall = {}): Promise<T> {
+    const ask = this.#defaults.ask('lock', this.#name, { ...options, mode: 'shared' })
+    return withLock(this.#engine, ask, fn, options.nested)
+  }
+
+  /** Runs `fn` alone. */
+  async write<T>(fn: (lock: Lock) => T | Promise<T>, options: ReadWriteCall = {}): Promise<T> {
+    const ask = this.#defaults.ask('lock', this.#name, { ...options, mode: 'exclusive' })
+    return withLock(this.#engine, ask, fn, options.nested)
+  }
+
+  async acquireRead(options: ReadWriteCall = {}): Promise<Lock> {
+    return this.#engine.acquire(this.#defaults.ask('lock', this.#name, { ...options, mode: 'shared' }))
+  }
+
+  async acquireWrite(options: ReadWriteCall = {}): Promise<Lock> {
+    return this.#engine.acquire(this.#defaults.ask('lock', this.#name, { ...options, mode: 'exclusive' }))
+  }
+}
