@@ -1,0 +1,177 @@
+import { type ChildProcess, fork } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { createLocks, openStore } from '../../src/index.js'
+import { type Break, type Verdict, judge } from './judge.js'
+import { machineClock, readHistory } from './record.js'
+
+/**
+ * - `plain`: everybody wants it alone, for a moment.
+ * - `shared`: half of them want it shared.
+ * - `kill`: now and then whoever is inside is killed with SIGKILL, and another process takes its place.
+ * - `freeze`: now and then a process is stopped for longer than the ttl, and goes on.
+ * - `break`: now and then the lock is taken away by force from somebody who stays inside for long.
+ */
+export type CampaignName = 'plain' | 'shared' | 'kill' | 'freeze' | 'break'
+
+export interface CampaignOptions {
+  store: string
+  campaign: CampaignName
+  seconds: number
+  processes?: number
+  /** Which copy of src/ the workers run. */
+  source?: string
+  /** End as soon as something is wrong: enough for a mutant. */
+  untilWrong?: boolean
+}
+
+export interface CampaignResult extends Verdict {
+  kills: number
+  freezes: number
+  breaks: number
+}
+
+const SOURCE = fileURLToPath(new URL('../../src', import.meta.url))
+const WORKER = fileURLToPath(new URL('worker.ts', import.meta.url))
+const TTL_MS = 1_000
+
+/** Runs real processes against one store for a while, does them harm, and judges what they believed. */
+export async function runCampaign(options: CampaignOptions): Promise<CampaignResult> {
+  const campaign = new Campaign(options)
+  try {
+    return await campaign.run()
+  } finally {
+    await campaign.end()
+  }
+}
+
+class Campaign {
+  readonly #options: CampaignOptions
+  readonly #folder = mkdtempSync(join(tmpdir(), 'leasehold-oracle-'))
+  readonly #name = `oracle-${process.pid}-${Date.now()}-${Math.random().toString(36).slice(2)}`
+  readonly #workers = new Set<ChildProcess>()
+  readonly #breaks: Break[] = []
+  #kills = 0
+  #freezes = 0
+  #over = false
+
+  constructor(options: CampaignOptions) {
+    this.#options = options
+  }
+
+  async run(): Promise<CampaignResult> {
+    const { campaign, seconds, processes = 8, untilWrong = false } = this.#options
+    await Promise.all(Array.from({ length: processes }, () => this.#hire()))
+    const harm = { kill: () => this.#kill(), freeze: () => this.#freeze(), break: () => this.#break() }[
+      campaign as 'kill'
+    ]
+    const until = machineClock() + seconds * 1_000
+    const harming = harm ? this.#keepHarming(harm, until) : undefined
+    while (machineClock() < until) {
+      await sleep(Math.min(500, Math.max(until - machineClock(), 0)))
+      if (untilWrong && this.#judge().violations.length > 0) break
+    }
+    this.#over = true
+    await harming
+    await this.#dismissAll()
+    return { ...this.#judge(), kills: this.#kills, freezes: this.#freezes, breaks: this.#breaks.length }
+  }
+
+  async end(): Promise<void> {
+    this.#over = true
+    await this.#dismissAll()
+    rmSync(this.#folder, { recursive: true, force: true })
+  }
+
+  async #hire(): Promise<ChildProcess> {
+    const { store, campaign, source = SOURCE } = this.#options
+    const orders = {
+      source,
+      store,
+      folder: this.#folder,
+      name: this.#name,
+      ttlMs: TTL_MS,
+      shared: campaign === 'shared' ? 0.5 : 0,
+      stayMs: campaign === 'break' ? 3 * TTL_MS : campaign === 'freeze' ? 60 : 8,
+      witness: campaign === 'plain' || campaign === 'kill',
+    }
+    const worker = fork(WORKER, [JSON.stringify(orders)], {
+      execArgv: ['--import', 'tsx'],
+      stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+    })
+    this.#workers.add(worker)
+    worker.once('exit', () => this.#workers.delete(worker))
+    await new Promise<void>((resolve, reject) => {
+      worker.once('message', () => resolve())
+      worker.once('exit', (code) => reject(new Error(`a worker ended at its start with status ${code}`)))
+    })
+    return worker
+  }
+
+  async #keepHarming(harm: () => Promise<void>, until: number): Promise<void> {
+    while (!this.#over && machineClock() < until - 1_500) {
+      await sleep(300 + Math.random() * 400)
+      if (!this.#over) await harm()
+    }
+  }
+
+  /** Whoever is inside: anyone else would show little. Its file is removed before its lease can have run out. */
+  async #kill(): Promise<void> {
+    const inside = join(this.#folder, 'inside')
+    const pid = existsSync(inside) ? Number(readFileSync(inside, 'utf8').split(' ')[0]) : undefined
+    const victim = [...this.#workers].find((worker) => worker.pid === pid) ?? this.#random()
+    if (!victim) return
+    const gone = new Promise((resolve) => victim.once('exit', resolve))
+    victim.kill('SIGKILL')
+    await gone
+    this.#kills++
+    if (existsSync(inside) && readFileSync(inside, 'utf8').startsWith(`${victim.pid} `)) rmSync(inside)
+    await this.#hire()
+  }
+
+  async #freeze(): Promise<void> {
+    const victim = this.#random()
+    if (!victim) return
+    victim.kill('SIGSTOP')
+    this.#freezes++
+    await sleep(TTL_MS * (1.1 + Math.random() * 0.4))
+    victim.kill('SIGCONT')
+  }
+
+  async #break(): Promise<void> {
+    const store = await openStore(this.#options.store)
+    const locks = createLocks(store)
+    try {
+      const cut = await locks.forceRelease(this.#name)
+      const at = machineClock()
+      for (const { holder } of cut) this.#breaks.push({ holder, at })
+    } finally {
+      await locks.close()
+      await store.close()
+    }
+    await sleep(TTL_MS)
+  }
+
+  #random(): ChildProcess | undefined {
+    const workers = [...this.#workers]
+    return workers[Math.floor(Math.random() * workers.length)]
+  }
+
+  #judge(): Verdict {
+    const files = readdirSync(this.#folder).filter((file) => file.startsWith('history-'))
+    return judge(readHistory(files.map((file) => join(this.#folder, file))), this.#breaks, TTL_MS)
+  }
+
+  async #dismissAll(): Promise<void> {
+    await Promise.all(
+      [...this.#workers].map(async (worker) => {
+        const gone = new Promise((resolve) => worker.once('exit', resolve))
+        worker.kill('SIGKILL')
+        await gone
+      }),
+    )
+  }
+}

@@ -1,0 +1,73 @@
+// One process that wants the lock. Knows the public API alone; `LEASEHOLD_ORACLE_SOURCE` says which copy of it.
+import { appendFileSync, closeSync, openSync, readFileSync, unlinkSync, writeSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { pathToFileURL } from 'node:url'
+import { type Line, machineClock } from './record.js'
+
+interface Orders {
+  source: string
+  store: string
+  folder: string
+  name: string
+  ttlMs: number
+  /** Share of attempts that want it shared. */
+  shared: number
+  /** Longest stay inside. */
+  stayMs: number
+  /** Files as witnesses: false where a frozen holder may rightly be overtaken while it is inside. */
+  witness: boolean
+}
+
+const orders = JSON.parse(process.argv[2] as string) as Orders
+const { createLocks, openStore } = (await import(
+  pathToFileURL(join(orders.source, 'index.ts')).href
+)) as typeof import('../../src/index.js')
+const log = join(orders.folder, `history-${process.pid}-${Date.now()}.jsonl`)
+const write = (line: Line): void => appendFileSync(log, `${JSON.stringify(line)}\n`)
+const locks = createLocks(await openStore(orders.store), { ttl: orders.ttlMs, wait: '20s' })
+const inside = join(orders.folder, 'inside')
+
+process.on('disconnect', () => process.exit())
+process.on('message', () => process.exit())
+
+type Held = Awaited<ReturnType<typeof locks.acquire>>
+
+async function stay(lock: Held, mode: 'exclusive' | 'shared'): Promise<void> {
+  const id = lock.holder
+  write({ type: 'began', id, pid: process.pid, mode, token: String(lock.fencingToken), at: machineClock() })
+  const until = machineClock() + Math.random() * orders.stayMs
+  if (orders.witness && mode === 'exclusive') enter(id)
+  for (;;) {
+    const at = machineClock()
+    if (!lock.isHeld) break
+    write({ type: 'believed', id, at })
+    if (at >= until) break
+    await sleep(Math.random() * 3)
+  }
+  if (orders.witness && mode === 'exclusive') unlinkSync(inside)
+  write({ type: 'ended', id, at: machineClock() })
+}
+
+/** The oldest lock there is: only one process can create a file. */
+function enter(id: string): void {
+  try {
+    const file = openSync(inside, 'wx')
+    writeSync(file, `${process.pid} ${id}`)
+    closeSync(file)
+  } catch {
+    write({ type: 'collision', id, at: machineClock(), with: readFileSync(inside, 'utf8') })
+  }
+}
+
+process.send?.('ready')
+for (;;) {
+  const mode = Math.random() < orders.shared ? 'shared' : 'exclusive'
+  try {
+    const lock = await locks.acquire(orders.name, { mode })
+    await stay(lock, mode).finally(() => lock.release())
+  } catch {
+    // Busy for too long, or the store was away: that is no wrong answer. Try again.
+    await sleep(10)
+  }
+}
