@@ -6,8 +6,8 @@ export default defineConfig({
     pool: 'forks',
     // Real servers and real processes share two cores: more workers than that only make timings worse.
     maxWorkers: 2,
-    testTimeout: 30_000,
-    hookTimeout: 60_000,
+    testTimeout: 60_000,
+    hookTimeout: 120_000,
     passWithNoTests: false,
   },
 })

@@ -6,6 +6,7 @@ import type {
   Awaitable,
   Claim,
   Failure,
+  Grant,
   Lease,
   Released,
   Renewal,
@@ -22,34 +23,38 @@ import type {
 export class Courier {
   readonly store: Store
   readonly #world: World
+  readonly #onStray: (claim: Claim, grant: Grant) => void
   readonly #immediate: boolean
   readonly #acquiring: Channel<Claim, Answer>
   readonly #renewing: Channel<Renewal, Renewed>
   readonly #releasing: Channel<Lease, Released>
   readonly #taking: Channel<TakeRequest, TakeAnswer | Failure>
 
-  constructor(store: Store, world: World) {
+  /** `onStray` is told of grants whose asker was already told «unknown». */
+  constructor(store: Store, world: World, onStray: (claim: Claim, grant: Grant) => void) {
     this.store = store
     this.#world = world
+    this.#onStray = onStray
     this.#immediate = store.immediate === true
-    const channel = <I extends { key: string }, O>(
-      call: (items: I[]) => Awaitable<O[]>,
-      unknown: (error: unknown) => O,
-      late?: (item: I, answer: O) => void,
-    ): Channel<I, O> => new Channel(this, call, unknown, late)
-    const refused = (error: unknown): Failure => ({ granted: 'unknown', error })
+    const failed = (error: unknown): Failure => ({ granted: 'unknown', error })
     const unsure = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
-    this.#releasing = channel((leases) => store.release(leases), unsure)
-    this.#renewing = channel((renewals) => store.renew(renewals), unsure)
-    this.#acquiring = channel(
-      (claims) => store.acquire(claims),
-      refused,
-      // The one who asked was told «unknown» and has gone. What came after all must not stay until its time passes.
-      (claim, answer) => {
-        if (answer.granted === true) void this.release({ key: claim.key, owner: answer.owner })
+    this.#releasing = new Channel(this, { call: (leases) => store.release(leases), unknown: unsure })
+    this.#renewing = new Channel(this, {
+      call: (renewals) => store.renew(renewals),
+      unknown: unsure,
+      inBackground: true,
+    })
+    this.#acquiring = new Channel(this, {
+      call: (claims) => store.acquire(claims),
+      unknown: failed,
+      late: (claim, answer) => {
+        if (answer.granted === true) this.#onStray(claim, answer)
       },
-    )
-    this.#taking = channel((requests) => (store.take as NonNullable<Store['take']>)(requests), refused)
+    })
+    this.#taking = new Channel(this, {
+      call: (requests) => (store.take as NonNullable<Store['take']>)(requests),
+      unknown: failed,
+    })
   }
 
   acquire(claim: Claim): Awaitable<Answer> {
@@ -60,25 +65,22 @@ export class Courier {
         return { granted: 'unknown', error: this.#explain(error) }
       }
     }
-    return claim.blockMs ? this.#acquiring.alone(claim, claim.blockMs) : this.#acquiring.send(claim)
+    return claim.blockMs ? this.#acquiring.sendAlone(claim, claim.blockMs) : this.#acquiring.send(claim)
   }
 
   /** All or none, in one call of their own. */
   async acquireTogether(claims: Claim[]): Promise<Answer[]> {
     const failed = (error: unknown): Answer[] => claims.map(() => ({ granted: 'unknown', error }))
-    return this.within(
-      0,
-      () => this.store.acquire(claims, { atomic: true }),
-      failed,
-      (answers) => {
+    return this.within(() => this.store.acquire(claims, { atomic: true }), failed, {
+      late: (answers) => {
         for (const [i, answer] of answers.entries()) {
-          if (answer.granted === true) void this.release({ key: (claims[i] as Claim).key, owner: answer.owner })
+          if (answer.granted === true) this.#onStray(claims[i] as Claim, answer)
         }
       },
-    )
+    })
   }
 
-  renew(renewal: Renewal): Awaitable<Renewed> {
+  renew(renewal: Renewal): Promise<Renewed> {
     return this.#renewing.send(renewal)
   }
 
@@ -93,17 +95,13 @@ export class Courier {
     return this.#releasing.send(lease)
   }
 
-  take(request: TakeRequest): Awaitable<TakeAnswer | Failure> {
+  take(request: TakeRequest): Promise<TakeAnswer | Failure> {
     return this.#taking.send(request)
   }
 
   /** Every call ends: with an answer, or as unknown when the store's time limit has passed. Never rejects. */
-  within<T>(
-    extraMs: number,
-    call: () => Awaitable<T>,
-    unknown: (error: unknown) => T,
-    late?: (answer: T) => void,
-  ): Awaitable<T> {
+  within<T>(call: () => Awaitable<T>, unknown: (error: unknown) => T, options: WithinOptions<T> = {}): Awaitable<T> {
+    const { extraMs = 0, late, inBackground = false } = options
     let answer: Awaitable<T>
     try {
       answer = call()
@@ -115,10 +113,11 @@ export class Courier {
     return new Promise<T>((resolve) => {
       const limit = this.store.timeoutMs + extraMs
       let over = false
-      const cancel = this.#world.after(limit, () => {
+      const giveUp = (): void => {
         over = true
         resolve(unknown(new StoreUnavailableError(`${this.store.name} did not answer within ${formatDuration(limit)}`)))
-      })
+      }
+      const cancel = this.#world.after(limit, giveUp, !inBackground)
       promise.then(
         (value) => {
           cancel()
@@ -140,33 +139,43 @@ export class Courier {
   }
 }
 
+interface WithinOptions<T> {
+  /** May take so much longer than usual. */
+  extraMs?: number
+  /** What came when nobody waited for it any more. */
+  late?: ((answer: T) => void) | undefined
+  /** Nobody awaits it: it does not keep the process alive. */
+  inBackground?: boolean | undefined
+}
+
+/** One kind of question. */
+interface Questions<I, O> {
+  call: (items: I[]) => Awaitable<O[]>
+  /** The answer to a question that was not answered. */
+  unknown: (error: unknown) => O
+  /** An answer that came after all, when nobody waits for it any more. */
+  late?: (item: I, answer: O) => void
+  /** Nobody awaits the answer: it does not keep the process alive. */
+  inBackground?: boolean
+}
+
 interface Parcel<I, O> {
   item: I
   resolve: (answer: O) => void
 }
 
-/** One kind of question. */
+/** Collects the questions of one kind. */
 class Channel<I extends { key: string }, O> {
   readonly #courier: Courier
-  readonly #call: (items: I[]) => Awaitable<O[]>
-  readonly #unknown: (error: unknown) => O
-  readonly #late: ((item: I, answer: O) => void) | undefined
+  readonly #questions: Questions<I, O>
   #parcels: Parcel<I, O>[] = []
 
-  constructor(
-    courier: Courier,
-    call: (items: I[]) => Awaitable<O[]>,
-    unknown: (error: unknown) => O,
-    late: ((item: I, answer: O) => void) | undefined,
-  ) {
+  constructor(courier: Courier, questions: Questions<I, O>) {
     this.#courier = courier
-    this.#call = call
-    this.#unknown = unknown
-    this.#late = late
+    this.#questions = questions
   }
 
-  send(item: I): Awaitable<O> {
-    if (this.#courier.store.immediate) return this.alone(item, 0)
+  send(item: I): Promise<O> {
     return new Promise((resolve) => {
       this.#parcels.push({ item, resolve })
       // After the microtasks that this turn still has: whoever else was just answered gets aboard.
@@ -174,18 +183,9 @@ class Channel<I extends { key: string }, O> {
     })
   }
 
-  alone(item: I, extraMs: number): Awaitable<O> {
-    const answers = this.#courier.within<O[]>(
-      extraMs,
-      () => this.#call([item]),
-      (error) => [this.#unknown(error)],
-      (late) => this.#late?.(item, late[0] as O),
-    )
-    return answers instanceof Promise ? answers.then((list) => this.#only(list)) : this.#only(answers)
-  }
-
-  #only(answers: O[]): O {
-    return answers.length === 1 ? (answers[0] as O) : this.#unknown(this.#miscounted(1, answers.length))
+  /** By itself and at once: its answer may take `extraMs` longer, and the others should not wait for it. */
+  sendAlone(item: I, extraMs: number): Promise<O> {
+    return new Promise((resolve) => this.#dispatch([{ item, resolve }], extraMs))
   }
 
   #flush(): void {
@@ -194,24 +194,32 @@ class Channel<I extends { key: string }, O> {
     for (const batch of this.#batches(parcels)) this.#dispatch(batch)
   }
 
-  #dispatch(batch: Parcel<I, O>[]): void {
+  #dispatch(batch: Parcel<I, O>[], extraMs = 0): void {
+    const { call, unknown, late, inBackground } = this.#questions
     const items = batch.map((parcel) => parcel.item)
-    const deliver = (answers: O[]): void => {
-      if (answers.length !== batch.length) {
-        const error = this.#miscounted(batch.length, answers.length)
-        for (const parcel of batch) parcel.resolve(this.#unknown(error))
-      } else for (const [i, parcel] of batch.entries()) parcel.resolve(answers[i] as O)
-    }
     const answers = this.#courier.within<O[]>(
-      0,
-      () => this.#call(items),
-      (error) => items.map(() => this.#unknown(error)),
-      (late) => {
-        for (const [i, answer] of late.entries()) this.#late?.(items[i] as I, answer)
+      () => call(items),
+      (error) => items.map(() => unknown(error)),
+      {
+        extraMs,
+        inBackground,
+        late: (answers) => {
+          for (const [i, answer] of answers.entries()) late?.(items[i] as I, answer)
+        },
       },
     )
-    if (answers instanceof Promise) void answers.then(deliver)
-    else deliver(answers)
+    if (answers instanceof Promise) void answers.then((list) => this.#deliver(batch, list))
+    else this.#deliver(batch, answers)
+  }
+
+  #deliver(batch: Parcel<I, O>[], answers: O[]): void {
+    if (answers.length === batch.length) {
+      for (const [i, parcel] of batch.entries()) parcel.resolve(answers[i] as O)
+      return
+    }
+    const counts = `${answers.length} of ${batch.length} questions`
+    const error = new StoreUnavailableError(`${this.#courier.store.name} answered ${counts}`)
+    for (const parcel of batch) parcel.resolve(this.#questions.unknown(error))
   }
 
   /** Never two partitions in one call, never more than the store takes. */
@@ -231,9 +239,5 @@ class Channel<I extends { key: string }, O> {
       else for (let i = 0; i < group.length; i += most) batches.push(group.slice(i, i + most))
     }
     return batches
-  }
-
-  #miscounted(asked: number, answered: number): StoreUnavailableError {
-    return new StoreUnavailableError(`${this.#courier.store.name} answered ${answered} of ${asked} questions`)
   }
 }

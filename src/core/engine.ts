@@ -41,14 +41,15 @@ export class Engine {
   readonly #lines = new Map<string, Line>()
   readonly #immediate: boolean
   readonly #unsubscribe: (() => void) | undefined
-  #cleaning = new Set<Promise<void>>()
+  readonly #cleaning = new Set<Promise<void>>()
+  readonly #hurries = new Set<() => void>()
   #onIdle: (() => void) | undefined
   #closed: Promise<void> | undefined
 
   constructor(store: Store, world: World) {
     this.store = store
     this.world = world
-    this.courier = new Courier(store, world)
+    this.courier = new Courier(store, world, (claim, grant) => this.#stray(claim, grant))
     this.identity = new Identity(world)
     this.beats = new Timers(world)
     this.waits = new Timers(world, true)
@@ -118,11 +119,7 @@ export class Engine {
       failure = error
       return undefined
     }
-    const answer = await this.courier.within<T | undefined>(
-      0,
-      () => call(this.store) as Awaitable<T | undefined>,
-      failed,
-    )
+    const answer = await this.courier.within<T | undefined>(() => call(this.store) as Awaitable<T | undefined>, failed)
     if (answer !== undefined) return answer
     throw failure ?? new UnsupportedError(`${what} is not supported by the ${this.store.name} store`)
   }
@@ -207,6 +204,7 @@ export class Engine {
     for (const lease of [...this.leases()]) lease.closing(this.closingReason)
     await this.#idle(graceMs)
     await this.releaseAll()
+    for (const hurry of this.#hurries) hurry()
     await Promise.all(this.#cleaning)
     this.bells.close()
     this.#unsubscribe?.()
@@ -247,7 +245,10 @@ export class Engine {
       if (this.closingReason) throw this.closingReason
       throw new StoreUnavailableError(`${this.store.name} took longer to answer than the ttl lasts`)
     }
-    if (answer.granted === false) return { heldBy: answer.blocker?.owner }
+    if (answer.granted === false) {
+      ask.onRefusal?.(answer)
+      return { heldBy: answer.blocker?.owner }
+    }
     // It may have been granted all the same.
     void this.letGo({ ask, owner: claim.owner })
     throw answer.error
@@ -295,10 +296,28 @@ export class Engine {
     for (let tries = 0; tries < CLEAN_UP_TRIES; tries++) {
       const { outcome } = await this.courier.release({ key: ask.key, owner })
       if (outcome !== 'unknown' || this.closingReason) return
-      await new Promise<void>((resolve) =>
-        this.world.after(100 * 2 ** tries * (0.5 + this.world.random() / 2), resolve),
-      )
+      await this.#breathe(100 * 2 ** tries * (0.5 + this.world.random() / 2))
     }
+  }
+
+  /** Between two tries in the background. Ends at once when the instance closes, which waits for it. */
+  async #breathe(ms: number): Promise<void> {
+    let hurry: (() => void) | undefined
+    await new Promise<void>((resolve) => {
+      const cancel = this.world.after(ms, resolve)
+      hurry = () => (cancel(), resolve())
+      this.#hurries.add(hurry)
+    })
+    this.#hurries.delete(hurry as unknown as () => void)
+  }
+
+  /**
+   * A grant whose asker was told «unknown» long ago must not stay until its time passes. But the asker may have asked
+   * again as the same owner, and hold it by now or be about to: then it is not astray.
+   */
+  #stray({ key, owner }: Claim, grant: Grant): void {
+    const waits = [...(this.#lines.get(key) ?? [])].some((waiter) => waiter.owner === owner)
+    if (!waits && !this.holds(key, grant.owner)) void this.courier.release({ key, owner: grant.owner })
   }
 
   #find(key: string, owner: string): Lease | undefined {
@@ -314,7 +333,7 @@ export class Engine {
     const busy = (): boolean => !this.leases().next().done
     if (!busy()) return
     await new Promise<void>((resolve) => {
-      const cancel = this.world.after(graceMs, resolve)
+      const cancel = this.world.after(graceMs, resolve, true)
       this.#onIdle = () => {
         if (busy()) return
         cancel()

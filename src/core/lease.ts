@@ -43,6 +43,8 @@ export class Lease extends Timed {
   #failures = 0
   /** `extend` made it shorter than what the store was told, and the store never shortens: then until when it is kept there. */
   #storedUntil: number | undefined = undefined
+  /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to take back. */
+  #kept = false
 
   constructor(engine: Engine, ask: Ask, grant: Grant, sentAt: number) {
     super()
@@ -128,6 +130,31 @@ export class Lease extends Timed {
     this.#schedule(this.engine.world.now())
   }
 
+  /**
+   * Leaves it in the store, with this value, for `ttlMs` from now on, and looks after it no longer. Only the store can
+   * tell whether it was still ours: an answer that comes after the local deadline counts, since others may have read
+   * the value by then. `unknown`: it is looked after as before, and this may be tried again.
+   */
+  async keep(value: string, ttlMs: number): Promise<Renewed> {
+    while (this.#renewing) await this.#renewing
+    if (this.released || this.loss) return { outcome: 'gone' }
+    const { courier, beats } = this.engine
+    this.#kept = true
+    beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
+    // Like a heartbeat, so that there is none beside it.
+    this.#renewing = courier.renew({ key: this.ask.key, owner: this.owner, ttlMs, value })
+    const answer = await this.#renewing
+    this.#renewing = undefined
+    if (answer.outcome === 'gone') this.lose('gone')
+    else if (this.released || this.loss) return answer
+    else if (answer.outcome === 'unknown') this.#retrySoon(answer.error as LeaseholdError)
+    else {
+      this.end()
+      this.engine.events.emit('released', () => ({ ...this.facts(), heldMs: this.heldMs }))
+    }
+    return answer
+  }
+
   async extend(ttlMs: number): Promise<void> {
     this.assertHeld()
     const shorter = this.engine.world.now() + ttlMs - driftOf(ttlMs)
@@ -175,7 +202,7 @@ export class Lease extends Timed {
 
   abandon(): void {
     if (this.released || this.loss) return
-    this.#retire()
+    this.end()
     this.engine.events.emit('abandoned', () => this.facts())
   }
 
@@ -208,7 +235,7 @@ export class Lease extends Timed {
     this.settle()
     if (this.released || this.loss) {
       // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
-      if (answer.outcome === 'ours' && this.loss) void this.engine.letGo(this)
+      if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.engine.letGo(this)
     } else if (answer.outcome === 'ours') {
       this.#failures = 0
       this.deadline = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
@@ -232,15 +259,20 @@ export class Lease extends Timed {
 
   #schedule(from: number): void {
     const { beats } = this.engine
-    if (!this.autoRenew || this.deadline >= this.holdUntil) beats.set(this, this.deadline, this.ttlMs)
+    if (!this.autoRenew || this.#isFinal) beats.set(this, this.deadline, this.ttlMs)
     else {
       const beat = this.ttlMs * BEAT
       beats.set(this, Math.min(from + beat, this.deadline), beat, beat * COALESCE)
     }
   }
 
+  /** The store was asked for all that `maxHold` allows: there is nothing left to renew. */
+  get #isFinal(): boolean {
+    return this.deadline >= this.holdUntil - driftOf(this.ttlMs) - 1
+  }
+
   #runOut(): void {
-    this.lose(this.deadline >= this.holdUntil ? 'max-hold' : 'expired')
+    this.lose(this.#isFinal ? 'max-hold' : 'expired')
   }
 
   #hangOn(lost: AbortSignal): void {

@@ -84,7 +84,6 @@ export class Line {
       typeof ready === 'boolean'
         ? ready
         : await this.#engine.courier.within(
-            0,
             () => ready,
             () => false,
           )

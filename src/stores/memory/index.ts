@@ -96,9 +96,7 @@ class Memory implements MemoryStore {
       if (this.#outbox.length > 0) this.#deliver()
       return answer
     }
-    if (options?.atomic && !claims.every((claim) => this.#admits(this.#entry(claim.key, now), claim))) {
-      return claims.map((claim) => this.#refusal(this.#entry(claim.key, now), claim))
-    }
+    if (options?.atomic) return this.#askTogether(claims, now)
     const answers = claims.map((claim) => this.#ask(claim, now))
     this.#deliver()
     return answers
@@ -184,6 +182,23 @@ class Memory implements MemoryStore {
   }
 
   async close(): Promise<void> {}
+
+  /** All or none: tries, and takes back what it was given if one was refused. Nobody stands in line for it. */
+  #askTogether(claims: readonly Claim[], now: number): Answer[] {
+    const had = claims.map(({ key, owner }) => this.#find(this.#entry(key, now), owner) !== undefined)
+    const answers = claims.map((claim) => this.#ask({ ...claim, placeMs: undefined }, now))
+    if (answers.some((answer) => !answer.granted)) {
+      for (const [i, { key, owner }] of claims.entries()) {
+        const entry = this.#entries.get(key)
+        const holder = this.#find(entry, owner)
+        if (entry && holder && !had[i]) this.#end(key, entry, holder)
+      }
+      this.#outbox.length = 0
+      return claims.map((claim) => this.#refusal(this.#entry(claim.key, now), claim))
+    }
+    this.#deliver()
+    return answers
+  }
 
   /** The rule, for one claim. */
   #ask(claim: Claim, now: number): Answer {

@@ -1,0 +1,288 @@
+import { strict as assert } from 'node:assert'
+import { granted, letGo, refused, release, renew, tried } from '../ask.js'
+import { type Case, needing } from '../case.js'
+
+/** Short enough to wait for, and never used to show that something is still held. */
+const SHORT_MS = 150
+
+const expiry: Case[] = [
+  {
+    name: 'a lease that nobody renews ends by itself, and not before its time',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const key = t.key()
+      const sentAt = t.now()
+      const lease = await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
+      const heir = await t.until('it ends', () => tried(b, t.claim(key)))
+      const lasted = t.now() - sentAt
+      assert.ok(lasted >= lease.ttlMs - 5, `it was granted for ${lease.ttlMs} ms and given away after ${lasted} ms`)
+      assert.ok(heir.token > lease.token)
+    },
+  },
+  {
+    name: 'every reader expires by itself: a dead one does not live on through the others',
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      await granted(a, t.reader(key, { ttlMs: SHORT_MS }))
+      const alive = await granted(b, t.reader(key))
+      assert.equal(await renew(b, alive, t.longMs), 'ours')
+      await t.sleep(SHORT_MS * 2)
+      await refused(c, t.claim(key), 'one reader is alive')
+      await letGo(b, alive)
+      await t.until('the lock is free, the dead reader notwithstanding', () => tried(c, t.claim(key)))
+    },
+  },
+  {
+    name: 'a short-lived reader who comes or goes takes no time from the others',
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      await granted(a, t.reader(key))
+      const brief = await granted(b, t.reader(key, { ttlMs: SHORT_MS }))
+      await granted(c, t.reader(key, { ttlMs: SHORT_MS }))
+      await release(b, brief)
+      await t.sleep(SHORT_MS * 2)
+      await refused(c, t.claim(key), 'the first reader still holds')
+    },
+  },
+  {
+    name: 'a lease of forty days is held, not expired at once',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const key = t.key()
+      const ttlMs = Math.min(40 * 86_400_000, a.maxTtlMs ?? Number.POSITIVE_INFINITY)
+      const lease = await granted(a, t.claim(key, { ttlMs }))
+      await t.sleep(20)
+      await refused(b, t.claim(key))
+      assert.equal(await renew(a, lease, ttlMs), 'ours')
+      await t.sleep(20)
+      await refused(b, t.claim(key))
+      await letGo(a, lease)
+    },
+  },
+]
+
+const again: Case[] = [
+  {
+    name: 'an owner who asks again gets its own grant, with the same token',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const claim = t.claim(t.key())
+      const first = await granted(a, claim)
+      assert.equal(first.owner, claim.owner)
+      const second = await granted(a, claim, 'its own grant is not in its way')
+      assert.equal(second.token, first.token)
+      const elsewhere = await granted(b, claim, 'the owner counts, not the connection')
+      assert.equal(elsewhere.token, first.token)
+      await letGo(a, first)
+      assert.equal(await release(a, second), 'gone', 'it was one grant')
+      await granted(b, t.claim(claim.key), 'one release was enough')
+    },
+    otherwise: {
+      name: 'an owner who asks again is not granted twice',
+      async run(t) {
+        const [a, b] = await t.clients(2)
+        const claim = t.claim(t.key())
+        const first = await granted(a, claim)
+        const second = await tried(b, claim)
+        if (second) assert.equal(second.token, first.token)
+        await letGo(a, first)
+      },
+    },
+  },
+  {
+    name: 'asking again prolongs the lease',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      await t.unhurried(200, async (ttlMs) => {
+        const claim = t.claim(t.key(), { ttlMs })
+        const sentAt = t.now()
+        await granted(a, claim)
+        await granted(a, { ...claim, ttlMs: t.longMs })
+        t.mustBeBefore(sentAt + ttlMs)
+        await t.sleep(ttlMs + 50)
+        await refused(b, t.claim(claim.key), 'it was asked for again, for longer')
+      })
+    },
+  },
+  {
+    name: 'asking again never shortens the lease',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const claim = t.claim(t.key())
+      await granted(a, claim)
+      await granted(a, { ...claim, ttlMs: 50 })
+      await t.sleep(200)
+      await refused(b, t.claim(claim.key))
+    },
+  },
+]
+
+const renewal: Case[] = [
+  {
+    name: 'renewing keeps a lease past its first time',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      await t.unhurried(200, async (ttlMs) => {
+        const sentAt = t.now()
+        const lease = await granted(a, t.claim(t.key(), { ttlMs }))
+        const outcome = await renew(a, lease, t.longMs)
+        t.mustBeBefore(sentAt + lease.ttlMs)
+        assert.equal(outcome, 'ours')
+        await t.sleep(ttlMs + 50)
+        await refused(b, t.claim(lease.key), 'it was renewed')
+        assert.equal(await renew(a, lease, t.longMs), 'ours')
+      })
+    },
+  },
+  {
+    name: 'a renewal never shortens: one that arrives late takes nothing away',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const lease = await granted(a, t.claim(t.key()))
+      assert.equal(await renew(a, lease, 50), 'ours')
+      await t.sleep(200)
+      await refused(b, t.claim(lease.key))
+      assert.equal(await renew(a, lease, t.longMs), 'ours')
+    },
+  },
+  {
+    name: 'a renewed lease ends by itself too',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      await t.unhurried(200, async (ttlMs) => {
+        const sentAt = t.now()
+        const lease = await granted(a, t.claim(t.key(), { ttlMs }))
+        const outcome = await renew(a, lease, ttlMs * 2)
+        t.mustBeBefore(sentAt + lease.ttlMs)
+        assert.equal(outcome, 'ours')
+        await t.until('it ends', () => tried(b, t.claim(lease.key)))
+      })
+    },
+  },
+  {
+    name: 'the renewal of an expired lease is gone and creates nothing',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const key = t.key()
+      const lease = await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
+      const other = await t.until('it ends', () => tried(b, t.claim(key)))
+      assert.equal(await renew(a, lease, t.longMs), 'gone', 'another holds it')
+      await letGo(b, other)
+      assert.equal(await renew(a, lease, t.longMs), 'gone', 'nobody holds it')
+      await granted(b, t.claim(key), 'the renewals created nothing')
+    },
+  },
+  {
+    name: 'a lease whose time has passed cannot be renewed, also if nobody else came',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const lease = await granted(a, t.claim(t.key(), { ttlMs: SHORT_MS }))
+      await t.sleep(SHORT_MS + 200)
+      assert.equal(await renew(a, lease, t.longMs), 'gone')
+      await granted(b, t.claim(lease.key))
+    },
+  },
+  {
+    name: 'the renewal of a released lease is gone and creates nothing',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const lease = await granted(a, t.claim(t.key()))
+      await letGo(a, lease)
+      assert.equal(await renew(a, lease, t.longMs), 'gone')
+      await granted(b, t.claim(lease.key))
+    },
+  },
+  {
+    name: 'the renewal of a key that nobody ever held is gone and creates nothing',
+    async run(t) {
+      const [a] = await t.clients(1)
+      const key = t.key()
+      assert.equal(await renew(a, { key, owner: t.owner() }, t.longMs), 'gone')
+      await granted(a, t.claim(key))
+    },
+  },
+  {
+    name: "a stranger's renewal is gone and prolongs nothing",
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const key = t.key()
+      await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
+      assert.equal(await renew(b, { key, owner: t.owner() }, t.longMs), 'gone')
+      await t.until('it ends', () => tried(b, t.claim(key)))
+    },
+  },
+  {
+    name: "a reader's renewal prolongs that reader only",
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      const brief = await granted(a, t.reader(key, { ttlMs: SHORT_MS }))
+      const lasting = await granted(b, t.reader(key))
+      assert.equal(await renew(b, lasting, t.longMs), 'ours')
+      await t.sleep(SHORT_MS + 200)
+      assert.equal(await renew(a, brief, t.longMs), 'gone', 'its time has passed')
+      await letGo(b, lasting)
+      await granted(c, t.claim(key))
+    },
+  },
+]
+
+const releases: Case[] = [
+  {
+    name: 'a release answers released once, and gone from then on',
+    async run(t) {
+      const [a] = await t.clients(1)
+      const lease = await granted(a, t.claim(t.key()))
+      assert.equal(await release(a, lease), 'released')
+      assert.equal(await release(a, lease), 'gone')
+    },
+  },
+  {
+    name: "a stranger's release is gone and frees nothing",
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const key = t.key()
+      const lease = await granted(a, t.claim(key))
+      assert.equal(await release(b, { key, owner: t.owner() }), 'gone')
+      await refused(b, t.claim(key), 'its holder did not let go')
+      assert.equal(await renew(a, lease, t.longMs), 'ours')
+    },
+  },
+  {
+    name: "a reader's release frees that reader only, a stranger's none",
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      const first = await granted(a, t.reader(key))
+      const second = await granted(b, t.reader(key))
+      assert.equal(await release(c, { key, owner: t.owner() }), 'gone')
+      await letGo(a, first)
+      assert.equal(await release(a, first), 'gone')
+      await refused(c, t.claim(key), 'the second reader holds')
+      assert.equal(await renew(b, second, t.longMs), 'ours')
+    },
+  },
+  {
+    name: 'releasing an expired lease is gone and does not free whoever came after',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const key = t.key()
+      const expired = await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
+      const heir = await t.until('it ends', () => tried(b, t.claim(key)))
+      assert.equal(await release(a, expired), 'gone')
+      await refused(a, t.claim(key), 'the heir holds it')
+      assert.equal(await renew(b, heir, t.longMs), 'ours')
+    },
+  },
+  {
+    name: 'releasing what nobody ever held is gone',
+    async run(t) {
+      const [a] = await t.clients(1)
+      assert.equal(await release(a, { key: t.key(), owner: t.owner() }), 'gone')
+    },
+  },
+]
+
+export const leaseCases: Case[] = [...expiry, ...needing(['owners'], again), ...renewal, ...releases]

@@ -1,0 +1,224 @@
+import { strict as assert } from 'node:assert'
+import type { Limit } from '../../store.js'
+import { mustBeDecided, take } from '../ask.js'
+import type { Bench } from '../bench.js'
+import { type Case, needing } from '../case.js'
+
+const HOUR = 3_600_000
+
+const bucket = (limit: number, perMs: number, burst = limit): Limit => ({
+  algorithm: 'token-bucket',
+  limit,
+  perMs,
+  burst,
+})
+const window = (limit: number, perMs: number): Limit => ({ algorithm: 'sliding-window', limit, perMs, burst: limit })
+
+const key = (t: Bench): string => t.key(':user', 'limiter')
+
+/** So little refills during a case that counts are exact. */
+const exact: Case[] = [bucket(5, HOUR), window(5, HOUR)].flatMap((limit) => [
+  {
+    name: `${limit.algorithm}: exactly as many pass as the limit says, over all clients`,
+    async run(t: Bench) {
+      const clients = await t.clients(3)
+      const request = { key: key(t), cost: 1, limits: [limit] }
+      for (const [i, client] of [...clients.slice(0, 3), ...clients.slice(0, 2)].entries()) {
+        const answer = await take(client, request)
+        assert.deepEqual([answer.allowed, answer.remaining, answer.retryAfterMs], [true, 4 - i, 0])
+        assert.ok(answer.resetMs > 0 && answer.resetMs <= HOUR, `${answer.resetMs} ms`)
+      }
+      for (const client of clients.slice(0, 3)) {
+        const answer = await take(client, request)
+        assert.deepEqual([answer.allowed, answer.remaining], [false, 0])
+        assert.ok(answer.retryAfterMs > 0 && answer.retryAfterMs <= HOUR, `${answer.retryAfterMs} ms`)
+      }
+    },
+  },
+  {
+    name: `${limit.algorithm}: of many who ask at the same moment exactly as many pass as the limit says`,
+    async run(t: Bench) {
+      const clients = await t.clients(4)
+      const request = { key: key(t), cost: 1, limits: [limit] }
+      const answers = await Promise.all(clients.flatMap((client) => [1, 2, 3].map(() => take(client, request))))
+      assert.equal(answers.filter((answer) => answer.allowed).length, 5)
+    },
+  },
+  {
+    name: `${limit.algorithm}: costs are taken whole or not at all, and fractions are kept`,
+    async run(t: Bench) {
+      const [a, b] = await t.clients(2)
+      const limits = [limit]
+      const name = key(t)
+      assert.equal((await take(a, { key: name, cost: 4, limits })).allowed, true)
+      assert.equal((await take(b, { key: name, cost: 2, limits })).allowed, false)
+      assert.equal((await take(b, { key: name, cost: 0.5, limits })).allowed, true)
+      assert.equal((await take(a, { key: name, cost: 0.5, limits })).allowed, true)
+      assert.equal((await take(b, { key: name, cost: 0.5, limits })).allowed, false)
+    },
+  },
+  {
+    name: `${limit.algorithm}: a cost of nothing looks without taking`,
+    async run(t: Bench) {
+      const [a] = await t.clients(1)
+      const limits = [limit]
+      const name = key(t)
+      for (let i = 0; i < 3; i++) {
+        const answer = await take(a, { key: name, cost: 0, limits })
+        assert.deepEqual([answer.allowed, answer.remaining], [true, 5])
+      }
+      assert.equal((await take(a, { key: name, cost: 5, limits })).allowed, true)
+      assert.equal((await take(a, { key: name, cost: 0, limits })).remaining, 0)
+    },
+  },
+  {
+    name: `${limit.algorithm}: a cost above the limit never passes and charges nothing`,
+    async run(t: Bench) {
+      const [a] = await t.clients(1)
+      const limits = [limit]
+      const name = key(t)
+      for (let i = 0; i < 3; i++) {
+        const answer = await take(a, { key: name, cost: 6, limits })
+        assert.deepEqual([answer.allowed, answer.retryAfterMs], [false, Number.POSITIVE_INFINITY])
+      }
+      assert.equal((await take(a, { key: name, cost: 5, limits })).allowed, true)
+    },
+  },
+  {
+    name: `${limit.algorithm}: a limit of nothing lets nothing pass, ever`,
+    async run(t: Bench) {
+      const [a] = await t.clients(1)
+      const answer = await take(a, { key: key(t), cost: 1, limits: [{ ...limit, limit: 0, burst: 0 }] })
+      assert.deepEqual([answer.allowed, answer.remaining, answer.retryAfterMs], [false, 0, Number.POSITIVE_INFINITY])
+    },
+  },
+  {
+    name: `${limit.algorithm}: what was refused is not charged, and after retryAfterMs it passes`,
+    async run(t: Bench) {
+      const [a] = await t.clients(1)
+      const request = { key: key(t), cost: 1, limits: [{ ...limit, limit: 1, burst: 1, perMs: 250 }] }
+      await take(a, request)
+      for (let turn = 0; turn < 2; turn++) {
+        let answer = await take(a, request)
+        for (let i = 0; i < 5 && !answer.allowed; i++) answer = await take(a, request)
+        assert.ok(answer.retryAfterMs <= 250, `${answer.retryAfterMs} of 250 ms`)
+        if (answer.allowed) continue
+        await t.sleep(Math.ceil(answer.retryAfterMs) + 3)
+        assert.equal((await take(a, request)).allowed, true, `after ${answer.retryAfterMs} ms`)
+      }
+    },
+  },
+  {
+    name: `${limit.algorithm}: half a second is not nothing`,
+    async run(t: Bench) {
+      const [a] = await t.clients(1)
+      await t.unhurried(500, async (perMs) => {
+        const request = { key: key(t), cost: 1, limits: [{ ...limit, limit: 1, burst: 1, perMs }] }
+        const sentAt = t.now()
+        assert.equal((await take(a, request)).allowed, true)
+        const answer = await take(a, request)
+        t.mustBeBefore(sentAt + perMs)
+        assert.equal(answer.allowed, false)
+        assert.ok(answer.retryAfterMs > 0 && answer.retryAfterMs <= perMs, `${answer.retryAfterMs} of ${perMs} ms`)
+      })
+    },
+  },
+  {
+    name: `${limit.algorithm}: the keys of a batch are answered singly and in order, one key several times too`,
+    async run(t: Bench) {
+      const [a] = await t.clients(1)
+      const [one, other] = t.keys(2, 'limiter') as [string, string]
+      const request = (name: string) => ({ key: name, cost: 2, limits: [limit] })
+      const answers = (await a.take?.([request(one), request(other), request(one), request(one)])) ?? []
+      assert.deepEqual(
+        answers.map((answer) => mustBeDecided(answer).allowed),
+        [true, true, true, false],
+      )
+      assert.deepEqual(
+        answers.map((answer) => mustBeDecided(answer).remaining),
+        [3, 3, 1, 1],
+      )
+    },
+  },
+])
+
+/** Keeps taking, and notes when each that passed was sent and answered: the store decided somewhere in between. */
+async function hammer(t: Bench, limit: Limit, forMs: number): Promise<{ sentAt: number; heardAt: number }[]> {
+  const clients = await t.clients(2)
+  const request = { key: key(t), cost: 1, limits: [limit] }
+  const passed: { sentAt: number; heardAt: number }[] = []
+  const over = t.now() + forMs
+  for (let i = 0; t.now() < over; i++) {
+    const sentAt = t.now()
+    const answer = await take(clients[i % 2] as (typeof clients)[0], request)
+    if (answer.allowed) passed.push({ sentAt, heardAt: t.now() })
+    else await t.sleep(Math.min(answer.retryAfterMs, 5))
+  }
+  return passed
+}
+
+const flow: Case[] = [
+  {
+    name: 'sliding-window: no stretch of its length ever sees more than the limit',
+    async run(t) {
+      const limit = window(5, 300)
+      const passed = await hammer(t, limit, 1_000)
+      assert.ok(passed.length > limit.limit, 'the window moves on')
+      for (const [i, { sentAt }] of passed.entries()) {
+        const beyond = passed[i + limit.limit]
+        if (!beyond) break
+        const apart = beyond.heardAt - sentAt
+        assert.ok(apart >= limit.perMs - 3, `${limit.limit + 1} passed within ${apart} ms`)
+      }
+    },
+  },
+  {
+    name: 'token-bucket: never more than the burst and what has flowed in since',
+    async run(t) {
+      const limit = bucket(10, 500, 4)
+      const passed = await hammer(t, limit, 800)
+      assert.ok(passed.length > limit.burst, 'the bucket fills again')
+      for (const [i, { sentAt }] of passed.entries()) {
+        for (const [more, { heardAt }] of passed.slice(i).entries()) {
+          const most = limit.burst + ((heardAt - sentAt + 3) * limit.limit) / limit.perMs
+          assert.ok(more + 1 <= most + 1e-3, `${more + 1} passed within ${heardAt - sentAt} ms, where ${most} may`)
+        }
+      }
+    },
+  },
+  {
+    name: 'token-bucket: a burst beyond the limit passes at once, and then as the limit says',
+    async run(t) {
+      const [a] = await t.clients(1)
+      const request = { key: key(t), cost: 8, limits: [bucket(1, HOUR, 10)] }
+      assert.equal((await take(a, request)).allowed, true)
+      const answer = await take(a, request)
+      assert.equal(answer.allowed, false)
+      assert.ok(
+        answer.retryAfterMs > 5 * HOUR && answer.retryAfterMs <= 6 * HOUR,
+        `${answer.retryAfterMs / HOUR} of 6 hours`,
+      )
+    },
+  },
+]
+
+const several: Case[] = [bucket, window].map((shape) => ({
+  name: `several limits (${shape(1, 1).algorithm}) are charged together or not at all`,
+  async run(t: Bench) {
+    const [a] = await t.clients(1)
+    const request = { key: key(t), cost: 1, limits: [shape(2, 100), shape(5, HOUR)] }
+    let allowed = 0
+    let refusals = 0
+    // The quick limit refuses many times meanwhile; were the slow one charged for them, fewer than five would pass.
+    await t.until('the slow limit is spent', async () => {
+      const answer = await take(a, request)
+      if (answer.allowed) allowed++
+      else refusals++
+      return answer.retryAfterMs > 10_000
+    })
+    assert.equal(allowed, 5)
+    assert.ok(refusals > 1, 'some were refused by the quick limit')
+  },
+}))
+
+export const rateCases: Case[] = needing(['take'], [...exact, ...flow, ...several])

@@ -1,0 +1,242 @@
+import { strict as assert } from 'node:assert'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import { LockLostError } from '../../errors.js'
+import type { Locks } from '../../locks.js'
+import type { Bench } from '../bench.js'
+import type { Case } from '../case.js'
+import { rejection } from './acquire.js'
+
+const renewing: Case[] = [
+  {
+    name: 'a lock is renewed for as long as it is held',
+    async run(t) {
+      const [a, b] = [await t.locks(), await t.locks()]
+      const name = t.name()
+      let renewals = 0
+      a.on('renewed', () => renewals++)
+      const lock = await a.acquire(name, { ttl: 1_500 })
+      const { signal } = lock
+      await t.sleep(1_900)
+      assert.equal(lock.isHeld, true)
+      assert.equal(signal.aborted, false)
+      assert.equal(await b.tryAcquire(name), null)
+      assert.ok(renewals >= 2, `${renewals} renewals`)
+      assert.equal(await lock.release(), true)
+    },
+  },
+  {
+    name: 'the shortest lock does not turn its heartbeat into a hot loop',
+    async run(t) {
+      const store = await t.faulty()
+      const locks = await t.locks({}, store)
+      const lock = await locks.tryAcquire(t.name(), { ttl: 10 }).catch(() => null)
+      await t.sleep(400)
+      await lock?.release()
+      assert.ok(store.calls.length < 250, `${store.calls.length} calls in 400 ms`)
+    },
+  },
+  {
+    name: 'times beyond 2^31 milliseconds do not come at once',
+    async run(t) {
+      const store = await t.faulty()
+      const [a, b] = [await t.locks({}, store), await t.locks()]
+      const name = t.name()
+      const ttl = Math.min(40 * 86_400_000, store.maxTtlMs ?? Number.POSITIVE_INFINITY)
+      const lock = await a.acquire(name, { ttl, maxHold: '60d', wait: '50d' })
+      const waiting = b.acquire(name, { wait: '40d' })
+      const early = waiting.then(
+        () => 'granted',
+        () => 'timed out',
+      )
+      assert.equal(await Promise.race([early, t.sleep(100).then(() => 'still waiting')]), 'still waiting')
+      assert.equal(lock.isHeld, true)
+      assert.equal(lock.signal.aborted, false)
+      assert.ok(store.calls.length < 5, `${store.calls.length} calls`)
+      await lock.release()
+      await (await t.settled('it gets it', waiting)).release()
+    },
+  },
+]
+
+const extending: Case[] = [
+  {
+    name: 'extend holds the same lock for longer, and later renewals ask for as much',
+    async run(t) {
+      const store = await t.faulty()
+      const locks = await t.locks({}, store)
+      const lock = await locks.acquire(t.name(), { ttl: t.longMs / 8 })
+      const { fencingToken, holder } = lock
+      const longer = t.longMs / 2
+      await lock.extend(longer)
+      assert.ok(lock.remainingMs > longer / 2 && lock.remainingMs <= longer, `${lock.remainingMs} ms`)
+      assert.equal(lock.fencingToken, fencingToken)
+      assert.equal(lock.holder, holder)
+      assert.equal(lock.isHeld, true)
+      store.doubt()
+      await t.until('a renewal', () => renewedFor(store.calls, longer) >= 2)
+      assert.equal(await lock.release(), true)
+    },
+  },
+  {
+    name: 'extend keeps a lock that is not renewed by itself past its first time',
+    async run(t) {
+      const [a, b] = [await t.locks(), await t.locks()]
+      await t.unhurried(200, async (ttl) => {
+        const name = t.name()
+        const askedAt = t.now()
+        const lock = await a.acquire(name, { ttl, autoRenew: false })
+        const extended = lock.extend(t.longMs)
+        const outcome = await extended.then(
+          () => 'extended',
+          (error: unknown) => error,
+        )
+        t.mustBeBefore(askedAt + ttl * 0.9)
+        assert.equal(outcome, 'extended')
+        await t.sleep(ttl + 50)
+        assert.equal(lock.isHeld, true)
+        assert.equal(await b.tryAcquire(name), null)
+      })
+    },
+  },
+  {
+    name: 'extending what is lost or released rejects with LockLostError',
+    async run(t) {
+      const locks = await t.locks()
+      const released = await locks.acquire(t.name())
+      await released.release()
+      assert.ok((await rejection(released.extend('10s'))) instanceof LockLostError)
+      const expired = await locks.acquire(t.name(), { ttl: 100, autoRenew: false })
+      await t.until('it ends', () => !expired.isHeld)
+      assert.ok((await rejection(expired.extend('10s'))) instanceof LockLostError)
+    },
+  },
+]
+
+const releasing: Case[] = [
+  {
+    name: 'release answers true once it was ours until now, and repeats its answer',
+    async run(t) {
+      const [a, b] = [await t.locks(), await t.locks()]
+      const name = t.name()
+      const lock = await a.acquire(name)
+      const [first, second] = await Promise.all([lock.release(), lock.release()])
+      assert.deepEqual([first, second], [true, true])
+      const next = await b.acquire(name)
+      assert.equal(await lock.release(), true, 'the answer of the first time')
+      assert.equal(next.isHeld, true)
+      assert.equal(await a.tryAcquire(name), null, 'and the next holder is not disturbed')
+    },
+  },
+  {
+    name: 'a released lock is not held: isHeld, assertHeld and remainingMs say so at once',
+    async run(t) {
+      const locks = await t.locks()
+      const lock = await locks.acquire(t.name())
+      const releasing = lock.release()
+      assert.equal(lock.isHeld, false)
+      assert.equal(lock.remainingMs, 0)
+      assert.throws(
+        () => lock.assertHeld(),
+        (error) => error instanceof LockLostError && error.why === 'released',
+      )
+      await releasing
+    },
+  },
+  {
+    name: 'releasing an expired lock answers false and does not free whoever came after',
+    async run(t) {
+      const [a, b, c] = [await t.locks(), await t.locks(), await t.locks()]
+      const name = t.name()
+      const expired = await a.acquire(name, { ttl: 100, autoRenew: false })
+      const heir = await b.acquire(name)
+      assert.equal(await expired.release(), false)
+      assert.equal(heir.isHeld, true)
+      assert.equal(await c.tryAcquire(name), null)
+      assert.equal(await heir.release(), true)
+    },
+  },
+  {
+    name: 'a lock is released at the end of its block (Symbol.asyncDispose)',
+    async run(t) {
+      const [a, b] = [await t.locks(), await t.locks()]
+      const name = t.name()
+      {
+        await using lock = await a.acquire(name)
+        assert.equal(lock.isHeld, true)
+        assert.equal(await b.tryAcquire(name), null)
+      }
+      assert.ok(await b.tryAcquire(name))
+    },
+  },
+  {
+    name: 'releaseAll releases everything that this instance holds, and nothing else',
+    async run(t) {
+      const store = await t.client()
+      const [a, b] = [await t.locks({}, store), await t.locks({}, store)]
+      const names = [t.name(), t.name(), t.name()]
+      const mine = await Promise.all(names.slice(0, 2).map((name) => a.acquire(name)))
+      const theirs = await b.acquire(names[2] as string)
+      await a.releaseAll()
+      assert.deepEqual(
+        mine.map((lock) => lock.isHeld),
+        [false, false],
+      )
+      assert.equal(theirs.isHeld, true)
+      for (const name of names.slice(0, 2)) assert.ok(await b.tryAcquire(name))
+      assert.equal(await a.tryAcquire(names[2] as string), null)
+    },
+  },
+]
+
+const collecting: Case[] = [
+  {
+    name: 'a lock that nobody can release any more is not renewed for ever, and is announced as abandoned',
+    async run(t) {
+      const [a, b] = [await t.locks(), await t.locks()]
+      await t.unhurried(1_000, async (ttl) => {
+        const name = t.name()
+        await abandon(t, a, name, ttl)
+        await t.until('another gets it', () => b.tryAcquire(name))
+      })
+    },
+  },
+  {
+    name: 'a renewal on its way does not keep alive what was abandoned',
+    async run(t) {
+      const store = await t.faulty()
+      const [a, b] = [await t.locks({}, store), await t.locks()]
+      await t.unhurried(1_000, async (ttl) => {
+        const name = t.name()
+        const slow = store.inject({ effect: 'delay-reply', on: 'renew', times: 1 })
+        await abandon(t, a, name, ttl)
+        slow.lift()
+        await t.until('another gets it', () => b.tryAcquire(name))
+      })
+    },
+  },
+]
+
+/** Takes a lock and forgets it, until that is noticed. */
+async function abandon(t: Bench, locks: Locks, name: string, ttl: number): Promise<void> {
+  setFlagsFromString('--expose-gc')
+  const collect = runInNewContext('gc') as () => void
+  const heard: string[] = []
+  for (const event of ['abandoned', 'lost'] as const) {
+    locks.on(event, (facts) => facts.name === name && heard.push(event))
+  }
+  await locks.acquire(name, { ttl }).then(() => undefined)
+  await t.until('it is noticed', () => {
+    collect()
+    return heard.length > 0
+  })
+  // The machine stood still for so long that its time passed before the first renewal.
+  if (heard.includes('lost')) t.tooSlow()
+}
+
+function renewedFor(calls: readonly { call: string; items: readonly unknown[] }[], ttlMs: number): number {
+  const renewals = calls.filter(({ call }) => call === 'renew').flatMap(({ items }) => items as { ttlMs: number }[])
+  return renewals.filter((item) => item.ttlMs === ttlMs).length
+}
+
+export const holdCases: Case[] = [...renewing, ...extending, ...releasing, ...collecting]

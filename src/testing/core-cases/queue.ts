@@ -1,0 +1,134 @@
+import { strict as assert } from 'node:assert'
+import type { Lock } from '../../core/lock.js'
+import type { Locks } from '../../locks.js'
+import type { Bench } from '../bench.js'
+import { type Case, needing } from '../case.js'
+
+const queues: Case[] = [
+  {
+    name: 'fifty who wait in one process are served in the order in which they came',
+    async run(t) {
+      const locks = await t.locks({ wait: 'forever' })
+      const name = t.name()
+      const held = await locks.acquire(name)
+      const served: number[] = []
+      const waiting = Array.from({ length: 50 }, (_, i) => locks.withLock(name, () => served.push(i)))
+      await t.sleep(20)
+      await held.release()
+      await t.settled('all are served', Promise.all(waiting))
+      assert.deepEqual(
+        served,
+        Array.from({ length: 50 }, (_, i) => i),
+      )
+    },
+  },
+  {
+    name: 'those who cancel leave the line, and the others are served in order',
+    async run(t) {
+      const locks = await t.locks({ wait: 'forever' })
+      const name = t.name()
+      const held = await locks.acquire(name)
+      const served: number[] = []
+      const leaving = new AbortController()
+      const waiting = Array.from({ length: 20 }, (_, i) =>
+        locks.withLock(name, () => served.push(i), i % 2 ? { signal: leaving.signal } : {}),
+      )
+      const outcomes = Promise.allSettled(waiting)
+      await t.sleep(20)
+      leaving.abort()
+      await held.release()
+      const statuses = (await t.settled('all come to an end', outcomes)).map(({ status }) => status)
+      assert.deepEqual(
+        statuses,
+        Array.from({ length: 20 }, (_, i) => (i % 2 ? 'rejected' : 'fulfilled')),
+      )
+      assert.deepEqual(served, [0, 2, 4, 6, 8, 10, 12, 14, 16, 18])
+    },
+  },
+  {
+    name: 'those who wait in several clients are all served',
+    async run(t) {
+      const clients: Locks[] = []
+      for (let i = 0; i < 3; i++) clients.push(await t.locks({ wait: 'forever' }))
+      const name = t.name()
+      const held = await (clients[0] as Locks).acquire(name)
+      const served = new Map<Locks, number>()
+      const waiting = clients.flatMap((locks) =>
+        Array.from({ length: 10 }, () => locks.withLock(name, () => served.set(locks, (served.get(locks) ?? 0) + 1))),
+      )
+      await t.sleep(20)
+      await held.release()
+      await t.settled('all are served', Promise.all(waiting))
+      assert.deepEqual([...served.values()], [10, 10, 10])
+    },
+  },
+  {
+    name: 'twenty who wait in one process do not flood the store',
+    async run(t) {
+      const store = await t.faulty()
+      const [a, b] = [await t.locks(), await t.locks({ wait: 'forever' }, store)]
+      const name = t.name()
+      const held = await a.acquire(name)
+      const waiting = Array.from({ length: 20 }, () => b.withLock(name, () => 1))
+      await t.sleep(700)
+      const { length } = store.calls.filter(({ call }) => call === 'acquire')
+      assert.ok(length <= 60, `${length} questions in 700 ms`)
+      await held.release()
+      await t.settled('all are served', Promise.all(waiting))
+    },
+  },
+]
+
+const lines: Case[] = [
+  {
+    name: 'a writer who waits is not starved by readers who keep coming',
+    async run(t) {
+      const [a, b] = [await t.locks({ wait: 'forever' }), await t.locks({ wait: 'forever' })]
+      const name = t.name()
+      let over = false
+      // Two readers that overlap: without a line there would always be one.
+      const reading = [0, 20].map(async (delay) => {
+        await t.sleep(delay)
+        while (!over) await a.withLock(name, () => t.sleep(40), { mode: 'shared' })
+      })
+      await t.sleep(60)
+      const writing = b.withLock(name, () => 'written').finally(() => (over = true))
+      assert.equal(await t.settled('the writer gets its turn', writing), 'written')
+      await Promise.all(reading)
+    },
+  },
+]
+
+/** A lock that goes to and fro between two clients: how long each hand-over took. */
+async function handovers(t: Bench, a: Locks, b: Locks, count: number): Promise<number[]> {
+  const name = t.name()
+  const took: number[] = []
+  let held: Lock = await a.acquire(name)
+  for (let i = 0; i < count; i++) {
+    const next = (i % 2 === 0 ? b : a).acquire(name, { wait: 'forever' })
+    // Sometimes at once, sometimes when the other has long been waiting: each has its own race.
+    await t.sleep(i % 3 === 0 ? 0 : Math.random() * 12)
+    const since = t.now()
+    const releasing = held.release()
+    held = await t.settled(`hand-over ${i}`, next)
+    took.push(t.now() - since)
+    await releasing
+  }
+  await held.release()
+  return took
+}
+
+const wakes: Case[] = [
+  {
+    name: 'a hundred hand-overs between two clients, and no wake-up is lost',
+    async run(t) {
+      const [a, b] = [await t.locks(), await t.locks()]
+      const slow = async (): Promise<number[]> => (await handovers(t, a, b, 100)).filter((ms) => ms >= 900)
+      // A lost wake-up costs a second, the next look. So does a machine that stands still; but not twice in a row.
+      const first = await slow()
+      if (first.length > 0) assert.deepEqual(await slow(), [], `after ${first} the first time`)
+    },
+  },
+]
+
+export const queueCases: Case[] = [...queues, ...needing(['line'], lines), ...needing(['watch'], wakes)]

@@ -1,0 +1,37 @@
+import type { Case } from './case.js'
+import { atomicCases } from './cases/atomic.js'
+import { batchCases } from './cases/batches.js'
+import { exclusionCases } from './cases/exclusion.js'
+import { forceCases } from './cases/force.js'
+import { handoffCases } from './cases/handoff.js'
+import { leaseCases } from './cases/leases.js'
+import { lineCases } from './cases/line.js'
+import { nameCases } from './cases/names.js'
+import { placeCases } from './cases/places.js'
+import { rateCases } from './cases/rate.js'
+import { throngCases } from './cases/throng.js'
+import { tokenCases } from './cases/tokens.js'
+import { valueCases } from './cases/values.js'
+import { viewCases } from './cases/views.js'
+import { watchCases } from './cases/watch.js'
+
+/** Every behaviour of the store contract, as a sentence each. */
+export function storeCases(): Case[] {
+  return [
+    ...exclusionCases,
+    ...throngCases,
+    ...leaseCases,
+    ...tokenCases,
+    ...lineCases,
+    ...placeCases,
+    ...handoffCases,
+    ...watchCases,
+    ...batchCases,
+    ...atomicCases,
+    ...forceCases,
+    ...valueCases,
+    ...nameCases,
+    ...viewCases,
+    ...rateCases,
+  ]
+}

@@ -1,0 +1,97 @@
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describe, expect, test } from 'vitest'
+import { createLocks } from '../../src/index.js'
+import { sqlite } from '../../src/stores/sqlite/index.js'
+import { startChild, temporaryFolder } from '../support/children.js'
+
+const HOLDER = new URL('children/holder.child.ts', import.meta.url)
+
+function database(): string {
+  return join(temporaryFolder(), 'locks.db')
+}
+
+describe('processes', () => {
+  test('8 processes lose no increment of an unprotected counter, and every token is larger than the one before', async () => {
+    const folder = temporaryFolder()
+    const [counter, tokens] = [join(folder, 'counter'), join(folder, 'tokens')]
+    writeFileSync(counter, '0')
+    writeFileSync(tokens, '')
+    const children = Array.from({ length: 8 }, () =>
+      startChild(HOLDER, [join(folder, 'locks.db'), 'count', '5000', counter, tokens, '25']),
+    )
+    expect(await Promise.all(children.map((child) => child.ended))).toEqual(Array(8).fill(0))
+    expect(readFileSync(counter, 'utf8')).toBe('200')
+    const seen = readFileSync(tokens, 'utf8').trim().split('\n').map(BigInt)
+    expect(seen).toHaveLength(200)
+    expect(seen.filter((token, i) => i > 0 && token <= (seen[i - 1] as bigint))).toEqual([])
+  })
+
+  test('kill -9 of a holder: the next one holds within ttl + 1 s, with a larger token', async () => {
+    const path = database()
+    const holder = startChild<{ token: string }>(HOLDER, [path, 'hold', '1000'])
+    const { token } = await holder.next()
+    const next = startChild<{ token: string }>(HOLDER, [path, 'wait', '1000'])
+    await next.next()
+    const killedAt = performance.now()
+    holder.kill('SIGKILL')
+    const granted = await next.next()
+    expect(performance.now() - killedAt).toBeLessThan(2_000)
+    expect(BigInt(granted.token)).toBeGreaterThan(BigInt(token))
+    expect(await next.ended).toBe(0)
+  })
+
+  test('a holder frozen past its ttl knows the truth at its very first check, in the middle of busy code', async () => {
+    const rounds = 4
+    const path = database()
+    const child = startChild(HOLDER, [path, 'frozen', '300', String(rounds)])
+    for (let i = 0; i < rounds; i++) {
+      await child.until((line) => line['holds'] === true)
+      child.kill('SIGSTOP')
+      await sleep(450)
+      child.kill('SIGCONT')
+      expect(await child.until((line) => 'isHeld' in line)).toEqual({
+        isHeld: false,
+        aborted: true,
+        earlier: true,
+        throws: true,
+      })
+      expect(await child.next()).toEqual({ outcome: 'lost' })
+    }
+    expect(await child.ended).toBe(0)
+  })
+
+  test('nothing of a held lock keeps a process alive', async () => {
+    const child = startChild(HOLDER, [database(), 'leave', '30000'])
+    await child.next()
+    const began = performance.now()
+    expect(await child.ended).toBe(0)
+    expect(performance.now() - began).toBeLessThan(5_000)
+  })
+
+  test('a pending acquire keeps a process alive until it is answered', async () => {
+    const path = database()
+    const locks = createLocks(sqlite(path))
+    const lock = await locks.acquire('a')
+    const child = startChild(HOLDER, [path, 'wait'])
+    await child.next()
+    await lock.release()
+    expect(await child.next()).toMatchObject({ holds: true })
+    expect(await child.ended).toBe(0)
+    await locks.close()
+  })
+
+  test('a lock that is garbage-collected without release stops renewing and is reported', async () => {
+    const path = database()
+    const child = startChild(HOLDER, [path, 'abandon', '300'])
+    expect(await child.until((line) => 'abandoned' in line)).toEqual({ abandoned: 'a' })
+    const locks = createLocks(sqlite(path))
+    const next = await locks.acquire('a', { wait: '5s' })
+    expect(next.isHeld).toBe(true)
+    // Whoever still has the lock, or only its signal, means to hold it.
+    expect(await child.until((line) => 'kept' in line)).toEqual({ kept: true, signal: false })
+    expect(await child.ended).toBe(0)
+    await locks.close()
+  })
+})

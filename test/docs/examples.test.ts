@@ -1,0 +1,74 @@
+import { execFile } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type Server, startPostgres, startRedis } from '../../scripts/servers/index.js'
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url))
+const run = promisify(execFile)
+
+interface Example {
+  file: string
+  line: number
+  code: string
+}
+
+/** Every block of TypeScript in the docs that imports something: the others are fragments that explain. */
+function examples(): Example[] {
+  const docs = readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' }).map((file) => join('docs', file))
+  const files = ['README.md', ...docs].filter((file) => file.endsWith('.md'))
+  return files.flatMap((file) => {
+    const text = readFileSync(join(ROOT, file), 'utf8')
+    return [...text.matchAll(/^```ts\n([\s\S]*?)^```/gm)].flatMap((match) => {
+      const code = match[1] as string
+      if (!/^import .* from 'leasehold/m.test(code)) return []
+      return [{ file, line: text.slice(0, match.index).split('\n').length + 1, code }]
+    })
+  })
+}
+
+let folder: string
+let servers: Server[] = []
+let addresses: [RegExp, string][] = []
+
+beforeAll(async () => {
+  // Inside the project, so that «leasehold» resolves to what would be published.
+  mkdirSync(join(ROOT, '.cache'), { recursive: true })
+  folder = mkdtempSync(join(ROOT, '.cache/docs-'))
+  await run(join(ROOT, 'node_modules/.bin/tsdown'), [], { cwd: ROOT })
+  const redis = await startRedis()
+  const postgres = await startPostgres()
+  const nodes = await Promise.all([startRedis(), startRedis(), startRedis()])
+  servers = [redis, postgres, ...nodes]
+  addresses = [
+    [/redlock:\/\/[\w.:,-]+/g, `redlock://${nodes.map(({ port }) => `127.0.0.1:${port}`).join()}`],
+    [/redis:\/\/(?:localhost|redis)-([123])(?::6379)?/g, 'redis://127.0.0.1:NODE$1'],
+    [/redis:\/\/localhost(?::6379)?/g, redis.url],
+    [/postgres:\/\/localhost[^\s'"]*/g, postgres.url],
+    ...nodes.map(({ port }, i): [RegExp, string] => [new RegExp(`NODE${i + 1}`, 'g'), String(port)]),
+  ]
+})
+
+afterAll(async () => {
+  rmSync(folder, { recursive: true, force: true })
+  await Promise.all(servers.map((server) => server.stop()))
+})
+
+describe.concurrent('examples in the docs run as they are written', () => {
+  const all = examples()
+  test('there are some', () => {
+    expect(all.length).toBeGreaterThan(6)
+  })
+  for (const [i, { file, line, code }] of all.entries()) {
+    test(`${file}:${line}`, async () => {
+      let text = code
+      for (const [pattern, address] of addresses) text = text.replace(pattern, address)
+      const script = join(folder, `example-${i}.ts`)
+      writeFileSync(script, text)
+      // A rejection nobody handles, or an await that never ends, is a failure of the example.
+      await run(process.execPath, ['--import', 'tsx', script], { cwd: folder, timeout: 20_000 })
+    })
+  }
+})

@@ -1,0 +1,179 @@
+import { afterEach, describe, expect, test, vi } from 'vitest'
+import { DistributedLock, getDistributedLock, LockLostError, memory, StoreUnavailableError } from '../../src/index.js'
+import type { LockInfo, LockOptions, LockResult } from '../../src/index.js'
+
+const done: string[] = []
+const note = (what: string) => async (id?: string) => void done.push(id ? `${what} ${id}` : what)
+const processPayment = note('paid')
+const generateDailyReport = note('reported')
+const doExpensiveWork = note('worked')
+const performDailyCleanup = note('cleaned')
+
+afterEach(() => {
+  done.length = 0
+})
+
+describe('the four usage examples of the seed, as they are written', () => {
+  test('basic lock', async () => {
+    const lock = getDistributedLock()
+    const result = await lock.acquire('process-payment:order-123')
+    if (result.acquired) {
+      try {
+        await processPayment('order-123')
+      } finally {
+        await lock.release('process-payment:order-123')
+      }
+    } else {
+      console.log('Another instance is processing this order')
+    }
+    expect(done).toEqual(['paid order-123'])
+  })
+
+  test('with context manager', async () => {
+    const lock = getDistributedLock()
+    await lock.withLock(
+      'daily-report',
+      async () => {
+        await generateDailyReport()
+      },
+      { timeoutSeconds: 300 },
+    )
+    expect(done).toEqual(['reported'])
+    expect(await new DistributedLock().acquire('daily-report')).toMatchObject({ acquired: true })
+  })
+
+  test('long-running job with extension', async () => {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] })
+    async function processJob(jobId: string) {
+      const lock = getDistributedLock()
+      const result = await lock.acquire(`job:${jobId}`, { timeoutSeconds: 60 })
+      if (!result.acquired) return
+      try {
+        // Extend lock periodically for long jobs
+        const extendInterval = setInterval(async () => {
+          extended.push(await lock.extend(`job:${jobId}`, 60))
+        }, 30000)
+        await doExpensiveWork(jobId)
+        await vi.advanceTimersByTimeAsync(90_000)
+        clearInterval(extendInterval)
+      } finally {
+        await lock.release(`job:${jobId}`)
+      }
+    }
+    const extended: boolean[] = []
+    await processJob('7')
+    vi.useRealTimers()
+    expect(done).toEqual(['worked 7'])
+    expect(extended).toEqual([true, true, true])
+  })
+
+  test('singleton cron job', async () => {
+    async function runScheduledTask(lock: DistributedLock) {
+      const result = await lock.acquire('cron:daily-cleanup', { timeoutSeconds: 3600 })
+      if (!result.acquired) {
+        done.push('Another instance is running daily cleanup')
+        return
+      }
+      try {
+        await performDailyCleanup()
+        await runScheduledTask(new DistributedLock())
+      } finally {
+        await lock.release('cron:daily-cleanup')
+      }
+    }
+    await runScheduledTask(getDistributedLock())
+    expect(done).toEqual(['cleaned', 'Another instance is running daily cleanup'])
+  })
+})
+
+describe('DistributedLock', () => {
+  test('the types have the names and fields of the seed', async () => {
+    const options: LockOptions = { timeoutSeconds: 5, blocking: true, blockingTimeoutSeconds: 1, metadata: { job: 7 } }
+    const lock = new DistributedLock(memory())
+    const result: LockResult = await lock.acquire('a', options)
+    const info: LockInfo | undefined = result.lock
+    expect(info).toMatchObject({ lockName: 'a', holderId: lock.holderId, metadata: { job: 7 } })
+    expect(Number(info?.expiresAt) - Number(info?.acquiredAt)).toBeGreaterThan(4_900)
+    expect(Number(info?.expiresAt) - Number(info?.acquiredAt)).toBeLessThanOrEqual(5_000)
+  })
+
+  test('another instance is refused and told who holds it', async () => {
+    const store = memory()
+    const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
+    await one.acquire('a')
+    expect(await two.acquire('a')).toEqual({ acquired: false, error: `Lock held by ${one.holderId}` })
+    expect(await two.release('a')).toBe(false)
+    expect(await two.extend('a', 10)).toBe(false)
+    expect(await one.release('a')).toBe(true)
+    expect(await one.release('a')).toBe(false)
+    expect(await two.acquire('a')).toMatchObject({ acquired: true })
+  })
+
+  test('acquiring again extends', async () => {
+    const lock = new DistributedLock(memory())
+    const first = await lock.acquire('a', { timeoutSeconds: 10 })
+    const again = await lock.acquire('a', { timeoutSeconds: 60 })
+    expect(again.acquired).toBe(true)
+    expect(Number(again.lock?.expiresAt) - Number(first.lock?.expiresAt)).toBeGreaterThan(45_000)
+    expect(again.lock?.holderId).toBe(first.lock?.holderId)
+  })
+
+  test('a blocking acquire waits, and says so when it was in vain', async () => {
+    const store = memory()
+    const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
+    await one.acquire('a')
+    const waiting = two.acquire('a', { blocking: true, blockingTimeoutSeconds: 5 })
+    await one.release('a')
+    expect(await waiting).toMatchObject({ acquired: true })
+    const vain = await one.acquire('a', { blocking: true, blockingTimeoutSeconds: 0.05 })
+    expect(vain).toEqual({ acquired: false, error: 'Timeout waiting for lock' })
+  })
+
+  test('acquire does not renew by itself, withLock does', async () => {
+    const store = memory()
+    const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
+    await one.acquire('a', { timeoutSeconds: 0.05 })
+    expect(await two.acquire('a', { blocking: true, timeoutSeconds: 0.05 })).toMatchObject({ acquired: true })
+    const held = await two.withLock(
+      'b',
+      async () => {
+        const tries = Array.from({ length: 5 }, (_, i) => i)
+        for (const _ of tries) await new Promise((resolve) => setTimeout(resolve, 30))
+        return (await one.acquire('b')).acquired
+      },
+      { timeoutSeconds: 0.06 },
+    )
+    expect(held).toBe(false)
+  })
+
+  test('withLock rejects when busy, runs again after a failure, and passes errors on', async () => {
+    const store = memory()
+    const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
+    await one.acquire('a')
+    await expect(two.withLock('a', async () => 1)).rejects.toThrow('Failed to acquire lock: a')
+    await one.releaseAll()
+    await expect(two.withLock('a', () => Promise.reject(new Error('own')))).rejects.toThrow('own')
+    expect(await two.withLock('a', async () => 2)).toBe(2)
+  })
+
+  test('withLock rejects when the lock was lost meanwhile', async () => {
+    const store = memory()
+    const lock = new DistributedLock(store)
+    const run = lock.withLock('a', async () => void store.revoke?.('lock:a'))
+    await expect(run).rejects.toThrow(LockLostError)
+  })
+
+  test('an outage is an outage, not busy', async () => {
+    const down = { ...memory(), name: 'down', immediate: false, features: memory().features, timeoutMs: 50 }
+    const store = Object.assign(down, { acquire: () => Promise.reject(new Error('no route')), release: () => [] })
+    await expect(new DistributedLock(store as never).acquire('a')).rejects.toThrow(StoreUnavailableError)
+  })
+
+  test('instances without a store share one, also under two copies of the package', async () => {
+    await new DistributedLock().acquire('shared')
+    vi.resetModules()
+    const copy = await import('../../src/index.js')
+    expect(copy.DistributedLock).not.toBe(DistributedLock)
+    expect(await new copy.DistributedLock().acquire('shared')).toMatchObject({ acquired: false })
+  })
+})
