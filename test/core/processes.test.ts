@@ -92,6 +92,7 @@ describe('processes', () => {
     // Whoever still has the lock, or only its signal, means to hold it.
     expect(await child.until((line) => 'kept' in line)).toEqual({ kept: true, signal: false })
     expect(await child.ended).toBe(0)
+    await next.release()
     await locks.close()
   })
 })

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, test, vi } from 'vitest'
 import { DistributedLock, getDistributedLock, LockLostError, memory, StoreUnavailableError } from '../../src/index.js'
+import { faulty } from '../../src/testing/index.js'
 import type { LockInfo, LockOptions, LockResult } from '../../src/index.js'
 
 const done: string[] = []
@@ -159,14 +160,13 @@ describe('DistributedLock', () => {
   test('withLock rejects when the lock was lost meanwhile', async () => {
     const store = memory()
     const lock = new DistributedLock(store)
-    const run = lock.withLock('a', async () => void store.revoke?.('lock:a'))
+    const run = lock.withLock('a', async () => void store.revoke('lock:a'))
     await expect(run).rejects.toThrow(LockLostError)
   })
 
   test('an outage is an outage, not busy', async () => {
-    const down = { ...memory(), name: 'down', immediate: false, features: memory().features, timeoutMs: 50 }
-    const store = Object.assign(down, { acquire: () => Promise.reject(new Error('no route')), release: () => [] })
-    await expect(new DistributedLock(store as never).acquire('a')).rejects.toThrow(StoreUnavailableError)
+    const store = faulty(memory(), [{ on: 'acquire', effect: 'break-call' }])
+    await expect(new DistributedLock(store).acquire('a')).rejects.toThrow(StoreUnavailableError)
   })
 
   test('instances without a store share one, also under two copies of the package', async () => {

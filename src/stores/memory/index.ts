@@ -25,6 +25,9 @@ export interface MemoryStore extends Store {
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Answer[]
   renew(renewals: readonly Renewal[]): Renewed[]
   release(leases: readonly Lease[]): Released[]
+  holders(prefix: string): HolderView[]
+  inspect(key: string): { holders: HolderView[]; waiters: WaiterView[] }
+  revoke(key: string): HolderView[]
 }
 
 /** A store in the memory of this process. Give the same one to everybody who should exclude each other. */

@@ -40,8 +40,8 @@ const behaviours: Record<string, () => Promise<void>> = {
       const outcome = await locks
         .withLock('a', async (lock) => {
           const { signal } = lock
-          say({ holds: true })
           let last = performance.now()
+          say({ holds: true })
           for (;;) {
             const now = performance.now()
             if (now - last > Number(ttl)) break

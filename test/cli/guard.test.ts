@@ -1,0 +1,121 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import type { Readable, Writable } from 'node:stream'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, test } from 'vitest'
+import { type GuardNews, type GuardOrder, deadlineIn, onLines } from '../../src/cli/guard-orders.js'
+import { MARKS } from '../../src/cli/processes.js'
+import { Place, type Subject, guardsOf, isAlive, until } from './harness.js'
+
+const place = new Place()
+
+/** Goes on whatever is sent to it, and notes the time of each step. */
+const STUBBORN = `trap "" TERM INT HUP; echo $$ >$PLACE/$LEASEHOLD_NAME.pid; i=0; while [ $((i+=1)) -lt 4000 ]; do date +%s%N >>$PLACE/$LEASEHOLD_NAME.log; sleep 0.005; done`
+/** The same, but in the background of a shell that has itself ended when somebody looks: an orphan in the group. */
+const WITH_ORPHAN = `sh -c '${STUBBORN.replaceAll("'", `'\\''`)}' & sleep 0.2; cat`
+
+describe.each([
+  ['kill -9 of leasehold run', 'SIGKILL', STUBBORN],
+  ['kill -9 of leasehold run whose command has children that go on', 'SIGKILL', WITH_ORPHAN],
+  ['a leasehold run that is frozen', 'SIGSTOP', STUBBORN],
+] as const)('%s', (what, signal, script) => {
+  test('its command is dead before the command of the next holder starts', async () => {
+    const name = what.replaceAll(' ', '-')
+    const first = place.leasehold('run', name, '--ttl', '3s', '--', 'sh', '-c', script)
+    const worker = Number(await place.appears(`${name}.pid`))
+    const next = place.leasehold('run', name, '--wait', '20s', '--', 'date', '+%s%N')
+    await until('work is being done', () => place.read(`${name}.log`).split('\n').length > 5)
+    first.signal(signal)
+    const { code, stdout } = await next.ended
+    expect(code).toBe(0)
+    expect(isAlive(worker)).toBe(false)
+    const lastStep = place.read(`${name}.log`).trim().split('\n').at(-1) as string
+    expect(Number(BigInt(stdout.trim()) - BigInt(lastStep)) / 1e6).toBeGreaterThan(0)
+    if (signal === 'SIGSTOP') {
+      first.signal('SIGCONT')
+      const woken = await first.ended
+      expect(woken.stderr).toContain('is no longer held')
+      expect(woken.code).toBe(70)
+    }
+  })
+})
+
+describe('the guard', () => {
+  test('has gone when leasehold run has ended', async () => {
+    const run = place.leasehold('run', 'going', '--', 'sh', '-c', 'echo ready; cat')
+    await run.says('ready')
+    const [guard] = guardsOf(run.pid) as [number]
+    run.closeStdin()
+    expect((await run.ended).code).toBe(0)
+    expect(isAlive(guard)).toBe(false)
+  })
+
+  test('gives the command time to tidy up when leasehold run was killed', async () => {
+    const script = 'trap "echo tidy >$PLACE/tidy; exit" TERM; echo ready; sleep 30 & wait'
+    const run = place.leasehold('run', 'tidy', '--', 'sh', '-c', script)
+    await run.says('ready')
+    run.signal('SIGKILL')
+    expect(await place.appears('tidy')).toBe('tidy')
+    await until('the guard says so', () => run.stderr.includes('"leasehold run" died; stopping its command'))
+  })
+
+  test('is replaced when it dies, and the next one guards as well', async () => {
+    const run = place.leasehold('run', 'replaced', '--kill-after', '500ms', '--', 'sh', '-c', STUBBORN)
+    const worker = Number(await place.appears('replaced.pid'))
+    const [guard] = guardsOf(run.pid) as [number]
+    process.kill(guard, 'SIGKILL')
+    await until('there is another guard', () => guardsOf(run.pid).some((one) => one !== guard))
+    expect(isAlive(worker)).toBe(true)
+    run.signal('SIGKILL')
+    await until('the command is dead', () => !isAlive(worker))
+  })
+
+  test('is replaced when it does not answer any more', async () => {
+    const run = place.leasehold('run', 'mute', '--ttl', '3s', '--', 'sh', '-c', 'echo ready; cat')
+    await run.says('ready')
+    const [guard] = guardsOf(run.pid) as [number]
+    process.kill(guard, 'SIGSTOP')
+    await until('there is another guard', () => guardsOf(run.pid).some((one) => one !== guard))
+    expect(isAlive(guard)).toBe(false)
+    run.closeStdin()
+    expect((await run.ended).code).toBe(0)
+  })
+
+  // It looks at the clock every 200 ms: whatever it does meanwhile, it must not take that for having nothing to do.
+  test.each([0, 120, 180])(
+    'finds by its mark a command whose start nobody could tell it any more, and whatever it started (%i ms on)',
+    async (phase) => {
+      const mark = `mark-of-an-untold-command-${phase}`
+      const script = `sleep 60 & echo $! >$PLACE/heir-${phase}; env -i setsid sleep 60 & echo $! >$PLACE/stranger-${phase}; wait`
+      const env = { PLACE: place.folder, PATH: process.env.PATH, [MARKS]: `other ${mark}` }
+      const command = spawn('sh', ['-c', script], { env, stdio: 'ignore' })
+      const pids = [await place.appears(`heir-${phase}`), await place.appears(`stranger-${phase}`)].map(Number)
+      const guard = startGuard(mark)
+      guard.tell({ order: 'arm', deadline: deadlineIn(() => 60_000), sequence: 1 })
+      await guard.armed
+      await sleep(phase)
+      guard.leave()
+      expect(await guard.ended).toEqual([0, null])
+      expect([command.pid as number, ...pids].map(isAlive)).toEqual([false, false, false])
+    },
+  )
+
+  test('goes without a word when leasehold run ended before it got the lock', async () => {
+    const guard = startGuard('nothing')
+    guard.leave()
+    expect(await guard.ended).toEqual([0, null])
+  })
+})
+
+/** A guard of our own, without a `leasehold run`. */
+function startGuard(mark: string) {
+  const file = fileURLToPath(new URL('../../src/cli/guard.ts', import.meta.url))
+  const args = ['--import', 'tsx', file, '0', mark]
+  const child = spawn(process.execPath, args, { stdio: ['pipe', 'pipe', 'inherit', 'ignore'], detached: true })
+  const armed = new Promise<void>((resolve) => {
+    onLines<GuardNews>(child.stdout as Readable, ({ news }) => news === 'armed' && resolve())
+  })
+  const tell = (order: GuardOrder): void => void (child.stdin as Writable).write(`${JSON.stringify(order)}\n`)
+  return { armed, tell, leave: () => (child.stdin as Writable).end(), ended: once(child, 'exit') }
+}

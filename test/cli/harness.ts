@@ -1,0 +1,162 @@
+/** Real processes on a real SQLite file: what is shared by the tests of the command line. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { afterAll, afterEach } from 'vitest'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+export interface Ended {
+  code: number | null
+  signal: NodeJS.Signals | null
+  stdout: string
+  stderr: string
+}
+
+/** A process under test, with what it has said so far. */
+export class Subject {
+  readonly ended: Promise<Ended>
+  stdout = ''
+  stderr = ''
+  readonly #child: ChildProcess
+
+  constructor(child: ChildProcess) {
+    this.#child = child
+    child.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      this.stdout += text
+    })
+    child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+      this.stderr += text
+    })
+    // «exit», not «close»: what a test left behind may keep the pipes open.
+    this.ended = new Promise((resolve, reject) => {
+      child.on('error', reject)
+      child.on('exit', (code, signal) => {
+        setImmediate(() => resolve({ code, signal, stdout: this.stdout, stderr: this.stderr }))
+      })
+    })
+  }
+
+  get pid(): number {
+    return this.#child.pid as number
+  }
+
+  type(text: string): void {
+    this.#child.stdin?.write(text)
+  }
+
+  closeStdin(): void {
+    this.#child.stdin?.end()
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    process.kill(this.pid, signal)
+  }
+
+  /** Waits until it has said this. */
+  async says(text: string): Promise<void> {
+    await until(
+      `${JSON.stringify(text)} is said`,
+      () => this.stdout.includes(text),
+      () => this.stdout + this.stderr,
+    )
+  }
+}
+
+/** A directory with a store of its own. What was started there is killed after each test. */
+export class Place {
+  readonly folder: string = mkdtempSync(join(tmpdir(), 'leasehold-cli-'))
+  readonly store: string = `sqlite:${this.folder}/locks.db`
+  /** How to start the command line from its source. */
+  readonly program: readonly string[] = [process.execPath, '--import', 'tsx', join(root, 'src/cli/main.ts')]
+  readonly #children = new Set<ChildProcess>()
+
+  constructor() {
+    afterEach(() => {
+      for (const child of this.#children) if (child.exitCode === null) child.kill('SIGKILL')
+      this.#children.clear()
+    })
+    afterAll(() => rmSync(this.folder, { recursive: true, force: true }))
+  }
+
+  path(name: string): string {
+    return join(this.folder, name)
+  }
+
+  exists(name: string): boolean {
+    return existsSync(this.path(name))
+  }
+
+  read(name: string): string {
+    return this.exists(name) ? readFileSync(this.path(name), 'utf8') : ''
+  }
+
+  leasehold(...args: string[]): Subject {
+    return this.start([...this.program, ...args])
+  }
+
+  start(command: readonly string[], env: Record<string, string> = {}): Subject {
+    const [file, ...args] = command as [string, ...string[]]
+    const child = spawn(file, args, {
+      cwd: root,
+      env: { ...process.env, LEASEHOLD_STORE: this.store, PLACE: this.folder, ...env },
+    })
+    this.#children.add(child)
+    return new Subject(child)
+  }
+
+  /** Waits for what a command writes to a file once it runs, such as its process ID. */
+  async appears(name: string): Promise<string> {
+    await until(`${name} appears`, () => this.read(name).endsWith('\n'))
+    return this.read(name).trim()
+  }
+}
+
+/** Waits for something that happens in another process. */
+export async function until(
+  what: string,
+  happened: () => boolean | Promise<boolean>,
+  more: () => string = () => '',
+): Promise<void> {
+  const deadline = performance.now() + 20_000
+  while (!(await happened())) {
+    if (performance.now() > deadline) throw new Error(`waited 20 s until ${what}: ${more()}`)
+    await sleep(10)
+  }
+}
+
+/** Whether it can still do something: a zombie cannot. */
+export function isAlive(pid: number): boolean {
+  const state = statOf(pid)?.state
+  return state !== undefined && state !== 'Z'
+}
+
+/** The guards that belong to this `leasehold run`. */
+export function guardsOf(pid: number): number[] {
+  return readdirSync('/proc')
+    .map(Number)
+    .filter(
+      (one) => one > 0 && statOf(one)?.parent === pid && isAlive(one) && commandLine(one).includes('cli/guard.ts'),
+    )
+}
+
+function commandLine(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+function statOf(pid: number): { state: string; parent: number } | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
+    const [state = '', parent] = text.slice(text.lastIndexOf(')') + 2).split(' ')
+    return { state, parent: Number(parent) }
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,181 @@
+import { constants, rmSync, writeFileSync } from 'node:fs'
+import { expect, test } from 'vitest'
+import { createLocks, openStore } from '../../src/index.js'
+import { loadDriver } from '../../src/stores/sqlite/driver.js'
+import { Place, isAlive, until } from './harness.js'
+
+const place = new Place()
+
+/** Says who it is and ends when stdin does. */
+const UNTIL_STDIN_ENDS = 'echo "holder $LEASEHOLD_HOLDER"; cat >/dev/null'
+
+test('the command gets stdin and the facts about its lock; stdout and the exit status are its own', async () => {
+  const script = 'cat; echo "$LEASEHOLD_NAME $LEASEHOLD_HOLDER $LEASEHOLD_FENCING_TOKEN"; exit 7'
+  const subject = place.leasehold('run', 'facts', '--', 'sh', '-c', script)
+  subject.type('typed\n')
+  subject.closeStdin()
+  const { code, stdout, stderr } = await subject.ended
+  expect(stdout).toMatch(/^typed\nfacts \S+:\d+:[0-9a-f-]{36}\/1 \d{16}\n$/)
+  expect(stderr).toBe('')
+  expect(code).toBe(7)
+})
+
+test('the pipes of the command are as it would have got them without us: blocking', async () => {
+  const script = 'grep -h flags /proc/$$/fdinfo/0 /proc/$$/fdinfo/1 /proc/$$/fdinfo/2'
+  const { stdout } = await place.leasehold('run', 'blocking', '--', 'sh', '-c', script).ended
+  const flags = stdout.trim().split('\n')
+  expect(flags).toHaveLength(3)
+  for (const line of flags) expect(Number.parseInt(line.replace('flags:', ''), 8) & constants.O_NONBLOCK).toBe(0)
+})
+
+test('a command that a signal ended gives 128+n', async () => {
+  const { code } = await place.leasehold('run', 'signalled', '--', 'sh', '-c', 'kill -USR1 $$').ended
+  expect(code).toBe(138)
+})
+
+test('a command that is not there gives 127, one that cannot be executed 126, and the lock is free again', async () => {
+  expect(await place.leasehold('run', 'missing', '--', 'no-such-command').ended).toMatchObject({
+    code: 127,
+    stderr: 'leasehold: there is no command "no-such-command"\n',
+  })
+  const file = place.path('not-executable')
+  writeFileSync(file, '')
+  expect((await place.leasehold('run', 'missing', '--wait', '0', '--', file).ended).code).toBe(126)
+})
+
+test('whoever finds it busy exits with 75 and says who holds it; whoever waits gets it next', async () => {
+  const first = place.leasehold('run', 'busy', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
+  await first.says('/1\n')
+  const impatient = place.leasehold('run', 'busy', '--wait', '0', '--', 'touch', place.path('never'))
+  const patient = place.leasehold('run', 'busy', '--wait', 'forever', '--', 'echo', 'mine')
+  const refused = await impatient.ended
+  expect(refused.code).toBe(75)
+  expect(refused.stderr).toContain(first.stdout.replace('holder ', '').trim())
+  expect(place.exists('never')).toBe(false)
+  expect(patient.stdout).toBe('')
+  first.closeStdin()
+  expect((await first.ended).code).toBe(0)
+  expect(await patient.ended).toMatchObject({ code: 0, stdout: 'mine\n' })
+})
+
+test('those who share run beside each other, and keep out whoever does not', async () => {
+  const sharing = ['run', 'shared', '--shared', '--', 'sh', '-c', UNTIL_STDIN_ENDS]
+  const both = [place.leasehold(...sharing), place.leasehold(...sharing)]
+  for (const one of both) await one.says('holder')
+  expect((await place.leasehold('run', 'shared', '--wait', '0', '--', 'true').ended).code).toBe(75)
+  for (const one of both) one.closeStdin()
+  for (const one of both) expect((await one.ended).code).toBe(0)
+})
+
+test('with permits, as many run at once and no more', async () => {
+  const permitted = ['run', 'permits', '--permits', '2', '--wait', '0', '--', 'sh', '-c', UNTIL_STDIN_ENDS]
+  const both = [place.leasehold(...permitted), place.leasehold(...permitted)]
+  for (const one of both) await one.says('holder')
+  expect((await place.leasehold(...permitted).ended).code).toBe(75)
+  for (const one of both) one.closeStdin()
+  for (const one of both) expect((await one.ended).code).toBe(0)
+})
+
+test('a store that cannot be used gives 69 and says why', async () => {
+  const file = place.path('not-a-database')
+  writeFileSync(
+    file,
+    'something else, of more than a few bytes, so that it cannot be taken for an empty file\n'.repeat(20),
+  )
+  const { code, stderr } = await place.leasehold('run', 'x', '--wait', '0', '--store', `sqlite:${file}`, '--', 'true')
+    .ended
+  expect(stderr).toContain('is not a SQLite database')
+  expect(code).toBe(69)
+})
+
+test('the lock is renewed for as long as the command runs', async () => {
+  const long = place.leasehold('run', 'long', '--ttl', '2s', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
+  await long.says('holder')
+  const other = place.leasehold('run', 'long', '--wait', '3s', '--', 'true')
+  expect((await other.ended).code).toBe(75)
+  long.closeStdin()
+  expect((await long.ended).code).toBe(0)
+})
+
+test('what the command leaves behind in its group is ended before the lock is released', async () => {
+  // Orphans under sh -c: one that ends when asked to, and one that does not.
+  const gentle = `sleep 60 & echo $! >$PLACE/gentle`
+  const stubborn = `sh -c 'trap "" TERM; echo $$ >$PLACE/stubborn; sleep 60; sleep 60' &`
+  const waitForIt = 'while ! [ -s $PLACE/stubborn ]; do sleep 0.01; done'
+  const script = `${gentle}; ${stubborn} ${waitForIt}; exit 5`
+  const run = place.leasehold('run', 'orphans', '--kill-after', '300ms', '--', 'sh', '-c', script)
+  const [one, other] = [await place.appears('gentle'), await place.appears('stubborn')].map(Number) as [number, number]
+  expect((await run.ended).code).toBe(5)
+  expect([isAlive(one), isAlive(other)]).toEqual([false, false])
+})
+
+test('signals are passed on to the command, and its exit status is passed back', async () => {
+  const script = `trap 'echo usr2' USR2; trap 'echo term; exit 9' TERM; echo ready; for i in $(seq 600); do sleep 0.05; done`
+  const run = place.leasehold('run', 'signals', '--', 'sh', '-c', script)
+  await run.says('ready')
+  run.signal('SIGUSR2')
+  await run.says('usr2')
+  run.signal('SIGTERM')
+  expect(await run.ended).toMatchObject({ code: 9, stdout: 'ready\nusr2\nterm\n' })
+  expect((await place.leasehold('run', 'signals', '--wait', '0', '--', 'true').ended).code).toBe(0)
+})
+
+test('a signal during the wait leaves the line and exits with 128+n', async () => {
+  await using store = await openLocks()
+  await using _held = await store.locks.acquire('line')
+  const waiting = place.leasehold('run', 'line', '--wait', 'forever', '--', 'touch', place.path('never'))
+  await until('it stands in line', async () => (await store.locks.waiters('line')).length === 1)
+  waiting.signal('SIGINT')
+  expect((await waiting.ended).code).toBe(130)
+  expect(await store.locks.waiters('line')).toEqual([])
+  expect(place.exists('never')).toBe(false)
+})
+
+test('a lock that was taken away by force: the command is killed at once, and the exit status is 70', async () => {
+  const script = `trap "" TERM; sleep 60 & echo $! >$PLACE/forced-child; sleep 60; sleep 60`
+  const run = place.leasehold('run', 'forced', '--ttl', '3s', '--', 'sh', '-c', script)
+  const child = Number(await place.appears('forced-child'))
+  const release = await place.leasehold('release', 'forced', '--force').ended
+  expect(release.stdout).toContain('forced')
+  const { code, stderr } = await run.ended
+  expect(stderr).toContain('"forced" is no longer held')
+  expect(code).toBe(70)
+  expect(isAlive(child)).toBe(false)
+})
+
+test('when the lock cannot be renewed, the command is asked to end in time and gives 70, even if it then exits with 0', async () => {
+  const script = `trap 'echo asked; exit 0' TERM; echo ready; for i in $(seq 600); do sleep 0.05; done`
+  const run = place.leasehold('run', 'outage', '--ttl', '3s', '--', 'sh', '-c', script)
+  await run.says('ready')
+  const database = new (loadDriver().DatabaseSync)(place.path('locks.db'))
+  database.exec('BEGIN EXCLUSIVE')
+  try {
+    const { code, stdout, stderr } = await run.ended
+    expect(stdout).toContain('asked')
+    expect(stderr).toContain('could not be renewed in time')
+    expect(code).toBe(70)
+  } finally {
+    database.exec('ROLLBACK')
+    database.close()
+  }
+})
+
+test('without --store, locks are kept in the state directory of the user', async () => {
+  const env = { LEASEHOLD_STORE: '', XDG_STATE_HOME: place.path('my state %') }
+  const { code } = await place.start([...place.program, 'run', 'anything', '--', 'true'], env).ended
+  expect(code).toBe(0)
+  expect(place.exists('my state %/leasehold/locks.db')).toBe(true)
+  rmSync(place.path('my state %'), { recursive: true })
+})
+
+async function openLocks(): Promise<{ locks: ReturnType<typeof createLocks> } & AsyncDisposable> {
+  const store = await openStore(place.store)
+  const locks = createLocks(store)
+  return {
+    locks,
+    async [Symbol.asyncDispose]() {
+      await locks.close({ grace: 0 })
+      await store.close()
+    },
+  }
+}

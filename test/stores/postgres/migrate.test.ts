@@ -1,0 +1,149 @@
+import { execFile } from 'node:child_process'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import pg from 'pg'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { InvalidOptionError, UnsupportedError } from '../../../src/errors.js'
+import { createLocks } from '../../../src/locks.js'
+import { migrate, migrationSql, postgres, SchemaError } from '../../../src/stores/postgres/index.js'
+import { open } from '../../../src/stores/postgres/open.js'
+import { clientOf, type Library, storeAt } from './place.js'
+
+let server: PostgresServer
+
+beforeAll(async () => {
+  server = await startPostgres()
+})
+
+afterAll(() => server.stop())
+
+async function withPool<T>(url: string, use: (pool: pg.Pool) => Promise<T>): Promise<T> {
+  const pool = new pg.Pool({ connectionString: url, max: 12 })
+  try {
+    return await use(pool)
+  } finally {
+    await pool.end()
+  }
+}
+
+test.concurrent('without the schema the first call rejects and says what to run, at once although it may wait', async () => {
+  const store = storeAt('pg', await server.createDatabase())
+  const locks = createLocks(store, { wait: '1h' })
+  const error = await locks.acquire('a').catch((reason: unknown) => reason)
+  expect(error).toBeInstanceOf(UnsupportedError)
+  expect((error as Error).message).toMatch(/leasehold migrate/)
+  await locks.close()
+  await store.close()
+})
+
+test.concurrent('a store that asked too early works as soon as the schema is there', async () => {
+  const url = await server.createDatabase()
+  await withPool(url, async (pool) => {
+    const store = postgres(pool)
+    await expect(store.renew([{ key: 'lock:a', owner: 'x', ttlMs: 1_000 }])).rejects.toThrow(SchemaError)
+    await migrate(pool)
+    expect(await store.renew([{ key: 'lock:a', owner: 'x', ttlMs: 1_000 }])).toEqual([{ outcome: 'gone' }])
+    await store.close()
+  })
+})
+
+for (const library of ['pg', 'postgres.js'] as Library[]) {
+  test.concurrent(`many processes may migrate at once, with ${library}`, async () => {
+    const url = await server.createDatabase()
+    const clients = Array.from({ length: 12 }, () => clientOf(library, url, 1))
+    const done = await Promise.all(clients.map(({ client }) => migrate(client)))
+    expect(done.some((applied) => applied)).toBe(true)
+    const { client, end } = clientOf(library, url)
+    expect(await migrate(client), 'there is nothing left to do').toBe(false)
+    await Promise.all([...clients, { end }].map((each) => each.end()))
+  })
+}
+
+test.concurrent('with migrate: true the first call makes the schema, from many stores at once', async () => {
+  const url = await server.createDatabase()
+  const stores = Array.from({ length: 8 }, () => storeAt('pg', url, { migrate: true, timeout: '20s' }))
+  const claim = (i: number) => ({ key: `lock:${i}`, owner: 'x', weight: 1, capacity: 1, ttlMs: 1_000 })
+  const answers = await Promise.all(stores.map((store, i) => store.acquire([claim(i)])))
+  expect(answers.flat().every((answer) => answer.granted === true)).toBe(true)
+  await Promise.all(stores.map((store) => store.close()))
+})
+
+test.concurrent.each([`a"b'c`, 'Größe {schema} %s \\', 'x'.repeat(63)])(
+  'the schema may be called %s',
+  async (schema) => {
+    const url = await server.createDatabase()
+    await withPool(url, async (pool) => {
+      await migrate(pool, { schema })
+      expect(await migrate(pool, { schema })).toBe(false)
+      const [here, there] = [postgres(pool, { schema }), postgres(pool, { migrate: true })]
+      const claim = { key: "lock:it's \\ \u{1f512}", owner: "o'\\\u{e9}", weight: 1, capacity: 1, ttlMs: 9_000 }
+      expect(await here.acquire([claim])).toMatchObject([{ granted: true }])
+      expect(await here.acquire([{ ...claim, owner: 'other' }])).toMatchObject([
+        { granted: false, blocker: { owner: claim.owner } },
+      ])
+      expect(await there.acquire([{ ...claim, owner: 'other' }]), 'another schema is another world').toMatchObject([
+        { granted: true },
+      ])
+      expect(await here.holders?.("lock:it's")).toMatchObject([{ key: claim.key, owner: claim.owner }])
+      await here.close()
+      await there.close()
+    })
+  },
+)
+
+test.concurrent.each(['', 'x'.repeat(64), 'a$b'])('the schema cannot be called %j', (schema) => {
+  expect(() => postgres(new pg.Pool(), { schema })).toThrow(InvalidOptionError)
+})
+
+test.concurrent('what is not a pool is told so, and a single client why', async () => {
+  expect(() => postgres(new pg.Client() as never)).toThrow(/single Client/)
+  expect(() => postgres({} as never)).toThrow(InvalidOptionError)
+})
+
+test.concurrent('the printed script does the same by psql, and twice', async () => {
+  const url = await server.createDatabase()
+  const file = join(server.dir, 'printed.sql')
+  await writeFile(file, migrationSql())
+  for (let i = 0; i < 2; i++) await promisify(execFile)('psql', ['-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', file, url])
+  await withPool(url, async (pool) => expect(await migrate(pool)).toBe(false))
+})
+
+test.concurrent('a schema that is too new for this code is refused, one that still serves it is not', async () => {
+  const url = await server.createDatabase()
+  await withPool(url, async (pool) => {
+    await migrate(pool)
+    const renewed = () => postgres(pool).renew([{ key: 'lock:a', owner: 'x', ttlMs: 1_000 }])
+    await pool.query('update leasehold_meta set version = 99')
+    expect(await renewed()).toEqual([{ outcome: 'gone' }])
+    await pool.query('update leasehold_meta set serves = 99')
+    await expect(renewed()).rejects.toThrow(/update the package/)
+    await expect(migrate(pool)).rejects.toThrow(/newer than this leasehold/)
+    await pool.query('update leasehold_meta set version = 0, serves = 0')
+    await expect(renewed()).rejects.toThrow(/leasehold migrate/)
+  })
+})
+
+test.concurrent('a role without rights is told what to grant', async () => {
+  const url = await server.createDatabase()
+  await withPool(url, (pool) => migrate(pool))
+  await server.psql('CREATE ROLE poor LOGIN')
+  const store = storeAt('pg', url.replace('postgres@', 'poor@'))
+  await expect(store.acquire([{ key: 'lock:a', owner: 'x', weight: 1, capacity: 1, ttlMs: 1_000 }])).rejects.toThrow(
+    /grant it/,
+  )
+  await store.close()
+})
+
+test.concurrent('a store opened by URL closes the connections that it opened', async ({ expect }) => {
+  const url = await server.createDatabase('by_url')
+  const store = await open(url, { migrate: true })
+  expect(await store.now?.()).toBeCloseTo(Date.now(), -4)
+  const watch = store.watch?.('lock:a', () => {})
+  expect(await watch?.ready).toBe(true)
+  await store.close()
+  await expect
+    .poll(() => server.psql(`select count(*) from pg_stat_activity where datname = 'by_url'`), { timeout: 5_000 })
+    .toBe('0')
+})

@@ -1,0 +1,117 @@
+import fc from 'fast-check'
+import pg from 'pg'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { emptyMeter, takeFrom } from '../../../src/kit/rate.js'
+import type { Limit, TakeAnswer } from '../../../src/store.js'
+import { migrate } from '../../../src/stores/postgres/index.js'
+
+let server: PostgresServer
+let pool: pg.Pool
+
+beforeAll(async () => {
+  server = await startPostgres({ settings: { synchronous_commit: 'off' } })
+  pool = new pg.Pool({ connectionString: server.url })
+  await migrate(pool)
+})
+
+afterAll(async () => {
+  await pool.end()
+  await server.stop()
+})
+
+let counter = 0
+
+/** All questions to one key in one call per instant, judged at the instants given. */
+async function ask(limits: readonly Limit[], steps: readonly { at: number; cost: number }[]): Promise<TakeAnswer[]> {
+  const key = `limiter:rate:${++counter}`
+  const answers: TakeAnswer[] = []
+  for (const { at, cost } of steps) {
+    const { rows } = await pool.query('select leasehold_take($1, $2) as said', [
+      JSON.stringify([{ key, cost, limits }]),
+      at,
+    ])
+    const [allowed, remaining, retryAfterMs, resetMs] = rows[0].said[0]
+    answers.push({ allowed: allowed === 1, remaining, retryAfterMs: retryAfterMs ?? Number.POSITIVE_INFINITY, resetMs })
+  }
+  return answers
+}
+
+function reference(limits: readonly Limit[], steps: readonly { at: number; cost: number }[]): TakeAnswer[] {
+  const meters = limits.map(emptyMeter)
+  return steps.map(({ at, cost }) => takeFrom(meters, limits, cost, at))
+}
+
+const limitArbitrary: fc.Arbitrary<Limit> = fc.oneof(
+  fc.record({
+    algorithm: fc.constant('token-bucket' as const),
+    limit: fc.integer({ min: 0, max: 20 }),
+    perMs: fc.constantFrom(1, 100, 333, 1_000),
+    burst: fc.integer({ min: 0, max: 30 }),
+  }),
+  fc
+    .record({ limit: fc.integer({ min: 0, max: 12 }), perMs: fc.constantFrom(1, 100, 333, 1_000) })
+    .map(({ limit, perMs }) => ({ algorithm: 'sliding-window' as const, limit, perMs, burst: limit })),
+)
+
+const stepsArbitrary = fc
+  .array(
+    fc.record({
+      after: fc.constantFrom(0, 0.25, 1, 7, 50, 100, 333.3, 2_000),
+      cost: fc.constantFrom(0, 0.5, 1, 1, 2, 5, 40),
+    }),
+    {
+      minLength: 1,
+      maxLength: 15,
+    },
+  )
+  .map((list) => {
+    let at = 1_700_000_000_000
+    return list.map(({ after, cost }) => ({ at: (at += after), cost }))
+  })
+
+test('every sequence of questions is answered as the reference answers it', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(limitArbitrary, { minLength: 1, maxLength: 3 }),
+      stepsArbitrary,
+      async (limits, steps) => {
+        const [said, expected] = [await ask(limits, steps), reference(limits, steps)]
+        for (const [i, answer] of said.entries()) {
+          const right = expected[i] as TakeAnswer
+          expect(answer.allowed).toBe(right.allowed)
+          expect(answer.remaining).toBe(right.remaining)
+          for (const field of ['retryAfterMs', 'resetMs'] as const) {
+            if (right[field] === Number.POSITIVE_INFINITY) expect(answer[field]).toBe(right[field])
+            else expect(Math.abs(answer[field] - right[field])).toBeLessThan(0.01)
+          }
+        }
+      },
+    ),
+    { numRuns: 150 },
+  )
+})
+
+test('a limit that is configured anew begins anew', async () => {
+  const window: Limit = { algorithm: 'sliding-window', limit: 2, perMs: 1_000, burst: 2 }
+  const key = 'limiter:rate:anew'
+  const take = async (limits: Limit[]) =>
+    (await pool.query('select leasehold_take($1, 5000) as said', [JSON.stringify([{ key, cost: 2, limits }])])).rows[0]
+      .said[0][0]
+  expect(await take([window])).toBe(1)
+  expect(await take([window])).toBe(0)
+  expect(await take([{ ...window, perMs: 2_000 }])).toBe(1)
+})
+
+test('limits that are whole again are forgotten as part of normal work', async () => {
+  const limits: Limit[] = [{ algorithm: 'sliding-window', limit: 5, perMs: 1, burst: 5 }]
+  const requests = Array.from({ length: 80 }, (_, i) => ({ key: `limiter:idle:${i}`, cost: 1, limits }))
+  const take = () => pool.query('select leasehold_take($1, null)', [JSON.stringify(requests.splice(0, 40))])
+  await take()
+  await pool.query(`update leasehold_meters set look_at = now() - interval '1 second' where key like 'limiter:idle:%'`)
+  await take()
+  const { rows } = await pool.query(
+    `select count(*)::int as meters, (select count(*)::int from leasehold_takes t where t.key like 'limiter:idle:%') as takes from leasehold_meters where key like 'limiter:idle:%'`,
+  )
+  expect(rows).toEqual([{ meters: 40, takes: 40 }])
+})

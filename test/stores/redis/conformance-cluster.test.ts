@@ -1,0 +1,36 @@
+import { afterAll, beforeAll, describe, test } from 'vitest'
+import { startRedisCluster } from '../../../scripts/servers/index.js'
+import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
+import { clusterOf, setup } from './places.js'
+
+const runner = {
+  describe,
+  test: test.concurrent,
+  beforeAll,
+  afterAll,
+  cases: [...storeCases(), ...coreCases()],
+}
+
+conformance({
+  ...runner,
+  name: 'ioredis 6, a cluster of three masters with replicas',
+  async open() {
+    const cluster = await startRedisCluster()
+    return setup(
+      () => clusterOf.ioredis6(cluster),
+      () => cluster.stop(),
+    )
+  },
+})
+
+conformance({
+  ...runner,
+  name: 'node-redis, a cluster of three masters with replicas',
+  async open() {
+    const cluster = await startRedisCluster()
+    return setup(
+      () => clusterOf.nodeRedis(cluster),
+      () => cluster.stop(),
+    )
+  },
+})

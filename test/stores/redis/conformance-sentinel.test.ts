@@ -1,0 +1,36 @@
+import { afterAll, beforeAll, describe, test } from 'vitest'
+import { startSentinel } from '../../../scripts/servers/index.js'
+import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
+import { sentinelOf, setup } from './places.js'
+
+const runner = {
+  describe,
+  test: test.concurrent,
+  beforeAll,
+  afterAll,
+  cases: [...storeCases(), ...coreCases()],
+}
+
+conformance({
+  ...runner,
+  name: 'ioredis 6, through Sentinel',
+  async open() {
+    const sentinel = await startSentinel()
+    return setup(
+      () => sentinelOf.ioredis6(sentinel),
+      () => sentinel.stop(),
+    )
+  },
+})
+
+conformance({
+  ...runner,
+  name: 'node-redis, through Sentinel',
+  async open() {
+    const sentinel = await startSentinel()
+    return setup(
+      () => sentinelOf.nodeRedis(sentinel),
+      () => sentinel.stop(),
+    )
+  },
+})

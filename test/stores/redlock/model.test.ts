@@ -1,0 +1,192 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Redis } from 'ioredis'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { realWorld } from '../../../src/kit/world.js'
+import { lineFor } from '../../../src/stores/redlock/clients.js'
+import { Link } from '../../../src/stores/redlock/link.js'
+import { LuaNode } from '../../../src/stores/redlock/lua-node.js'
+import type { Admission, Done } from '../../../src/stores/redlock/node.js'
+import { ModelNode } from '../../simulation/redlock/model-node.js'
+import { chance } from '../../simulation/redlock/timeline.js'
+
+// The simulation is worth as much as its nodes are like real ones. Both are asked the same random questions here.
+
+const KEYS = ['lock:a', 'lock:b', 'lock:{c}']
+const OWNERS = ['x#aaaaaaaa', 'y#bbbbbbbb', 'z#cccccccc', 'w#dddddddd']
+const NEVER_MS = 600_000
+const SHORT_MS = 30
+const SIZE = 5
+
+let server: RedisServer
+let client: Redis
+let real: LuaNode
+
+beforeAll(async () => {
+  server = await startRedis({ appendonly: true })
+  client = new Redis(server.url, { keyPrefix: 'some:prefix:' })
+  client.on('error', () => {})
+  real = new LuaNode(new Link(lineFor(client, 0), realWorld, 5_000), { nodes: SIZE, maxTtlMs: 0 })
+})
+
+afterAll(async () => {
+  client.disconnect()
+  await server.stop()
+})
+
+const ask = <T>(call: (done: Done<T>) => void): Promise<T> =>
+  new Promise((resolve, reject) => {
+    call((answer) => (answer instanceof Error ? reject(answer) : resolve(answer)))
+  })
+
+/** Times differ by as long as the question took. Everything else must not. */
+function withoutTimes(answer: unknown): unknown {
+  const text = JSON.stringify(answer, (name, value) => {
+    if (name === 'micros') return undefined
+    if (name === 'ttlMs' || name === 'ageMs') return typeof value === 'number' ? Math.round(value / 120_000) : value
+    return typeof value === 'bigint' ? `${value}n` : value
+  })
+  return JSON.parse(text)
+}
+
+/** One random question: to be put to the server, and to the model. */
+class Conversation {
+  readonly random: () => number
+  readonly model = new ModelNode({ name: 'model', size: SIZE, maxTtlMs: 0, clock: Date.now, micros: () => 0 })
+  /** As they were when last looked at: they may have restarted since. */
+  realRun = 'nobody'
+  modelRun = 'nobody'
+  ids = 0
+  lastId = ''
+  token = 0
+  pause = 0
+  raised = 0
+
+  constructor(seed: number) {
+    this.random = chance(seed)
+  }
+
+  pick<T>(from: readonly T[]): T {
+    return from[Math.floor(this.random() * from.length)] as T
+  }
+
+  async step(): Promise<[asked: string, real: unknown, model: unknown]> {
+    const dice = this.random()
+    if (dice < 0.34) return this.#vote()
+    if (dice < 0.5) return this.#raise()
+    if (dice < 0.62) return this.#renew()
+    if (dice < 0.8) return this.#release()
+    if (dice < 0.86) return this.#look()
+    if (dice < 0.96) return this.#admit()
+    return this.#disturb()
+  }
+
+  #runs(): [string, string] {
+    return this.random() < 0.95 ? [this.realRun, this.modelRun] : ['somebody else', 'somebody else']
+  }
+
+  async #vote(): Promise<[string, unknown, unknown]> {
+    const short = this.random() < 0.05
+    if (short) this.pause = 2 * SHORT_MS
+    const ttlMs = short ? SHORT_MS : NEVER_MS
+    const item = () => {
+      const shared = this.random() < 0.5
+      return { key: this.pick(KEYS), owner: this.pick(OWNERS), ttlMs, shared, steal: this.random() < 0.03 }
+    }
+    const items = Array.from({ length: 1 + Math.floor(this.random() * 2) }, item)
+    const [run, modelRun] = this.#runs()
+    const answer = await ask<object>((done) => real.vote({ run, items }, done))
+    return [`vote ${JSON.stringify(items)}`, answer, this.model.vote({ run: modelRun, items })]
+  }
+
+  async #raise(): Promise<[string, unknown, unknown]> {
+    this.token += Math.floor(this.random() * 3)
+    const value = this.random() < 0.5 ? JSON.stringify({ n: this.token, text: 'a:b:c\n' }) : undefined
+    const items = [{ key: this.pick(KEYS), owner: this.pick(OWNERS), token: this.token, announce: false, value }]
+    const [run, modelRun] = this.#runs()
+    const answer = await ask<object>((done) => real.raise({ run, items }, done))
+    const model = this.model.raise({ run: modelRun, items })
+    if (model.items[0] === true) this.raised++
+    return [`raise ${JSON.stringify(items)}`, answer, model]
+  }
+
+  async #renew(): Promise<[string, unknown, unknown]> {
+    const value = this.random() < 0.3 ? JSON.stringify(this.token) : undefined
+    const version = 1 + Math.floor(this.random() * 4)
+    const owner = this.pick(OWNERS)
+    const items = [{ key: this.pick(KEYS), owner, ttlMs: NEVER_MS, token: this.token, value, version }]
+    const [run, modelRun] = this.#runs()
+    const answer = await ask<object>((done) => real.renew({ run, items }, done))
+    return [`renew ${JSON.stringify(items)}`, answer, this.model.renew({ run: modelRun, items })]
+  }
+
+  async #release(): Promise<[string, unknown, unknown]> {
+    const items = [{ key: this.pick(KEYS), owner: this.pick(OWNERS), quiet: this.random() < 0.5 }]
+    const answer = await ask<unknown>((done) => real.release(items, done))
+    return [`release ${JSON.stringify(items)}`, answer, this.model.release(items)]
+  }
+
+  async #look(): Promise<[string, unknown, unknown]> {
+    const question = { id: `id-${this.ids++}`, known: this.random() < 0.3 }
+    const answer = await ask<{ run: string; id: string }>((done) => real.look(question, done))
+    const model = this.model.look(question)
+    this.realRun = answer.run
+    this.modelRun = model.run
+    this.lastId = answer.id
+    return ['look', { ...answer, run: undefined }, { ...model, run: undefined }]
+  }
+
+  async #admit(): Promise<[string, unknown, unknown]> {
+    const id = this.random() < 0.9 ? this.lastId : 'another'
+    const longestMs = this.random() < 0.5 ? 1 : NEVER_MS
+    const admission = this.pick<Admission>([
+      { as: 'founder', id, manifest: `${id} others` },
+      { as: 'returner', id, counter: this.token + Math.floor(this.random() * 5) - 2, longestMs },
+      { as: 'loser', id },
+    ])
+    // One that may return after a millisecond must have sat out for one.
+    await sleep(2)
+    const answer = await ask<boolean>((done) => real.admit(admission, done))
+    return [`admit ${JSON.stringify(admission)}`, answer, this.model.admit(admission)]
+  }
+
+  /** What happens to a server: emptied, restarted, keys deleted or taken by somebody else. */
+  async #disturb(): Promise<[string, unknown, unknown]> {
+    const dice = this.random()
+    const key = this.pick(KEYS)
+    if (dice < 0.1) {
+      await client.flushall()
+      this.model.flush()
+      return ['flush', 0, 0]
+    }
+    if (dice < 0.14) {
+      const keepData = this.random() < 0.5
+      await server.restart({ keepData })
+      await client.ping()
+      this.model.restart(keepData ? this.model.snapshot() : undefined)
+      return [`restart ${keepData}`, 0, 0]
+    }
+    if (dice < 0.5) {
+      await client.del(key)
+      this.model.expire(key)
+      return [`del ${key}`, 0, 0]
+    }
+    const set = await client.set(key, 'somebody', 'PX', NEVER_MS, 'NX')
+    return [`foreign ${key}`, set === 'OK', this.model.takeAsForeigner(key, 'somebody', NEVER_MS)]
+  }
+}
+
+test.each([1, 2])('a model node says what the Lua on a server says, whatever it is asked (seed %i)', async (seed) => {
+  await client.flushall()
+  const conversation = new Conversation(seed)
+  const log: string[] = []
+  for (let i = 0; i < 800; i++) {
+    const [asked, said, expected] = await conversation.step()
+    log.push(asked)
+    expect(withoutTimes(said), `step ${i}, after\n${log.slice(-12).join('\n')}\n`).toEqual(withoutTimes(expected))
+    // Redis counts whole milliseconds: who came last among readers must not depend on rounding.
+    await sleep(Math.max(conversation.pause, 2))
+    conversation.pause = 0
+  }
+  expect(conversation.raised, 'tokens raised').toBeGreaterThan(20)
+})

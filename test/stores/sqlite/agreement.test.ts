@@ -1,0 +1,129 @@
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { ALL, type Claim, type Limit, type Store, type StoreEvent } from '../../../src/store.js'
+import { memory } from '../../../src/stores/memory/index.js'
+import { directory, open } from './place.js'
+
+/** Small, good enough, and the same numbers for the same seed. */
+function chance(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let t = Math.imul(state ^ (state >>> 15), 1 | state)
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+const KEYS = ['lock:a', 'lock:ab', 'semaphore:a', 'lock:ä']
+const OWNERS = ['o1', 'o2', 'o3', 'o4', 'o5', 'o6']
+const LIMITS: Limit[] = [
+  { algorithm: 'token-bucket', limit: 5, perMs: 400, burst: 7 },
+  { algorithm: 'sliding-window', limit: 4, perMs: 300, burst: 4 },
+]
+
+type Step = { what: string; run: (store: Store) => unknown }
+
+function steps(random: () => number, advance: (ms: number) => void): Step {
+  const pick = <T>(list: readonly T[]): T => list[Math.floor(random() * list.length)] as T
+  const maybe = <T>(probability: number, value: T): T | undefined => (random() < probability ? value : undefined)
+  const someClaim = (owner = pick(OWNERS)): Claim => {
+    const key = pick(KEYS)
+    const [weight, capacity] = key === 'semaphore:a' ? [pick([1, 2]), 3] : [pick([1, ALL]), ALL]
+    return {
+      key,
+      owner,
+      weight,
+      capacity,
+      ttlMs: pick([20, 100, 500]),
+      value: maybe(0.3, `"${owner}"`),
+      placeMs: maybe(0.6, pick([30, 200])),
+      announce: maybe(0.3, true),
+      steal: maybe(0.03, true),
+    }
+  }
+  const kind = random()
+  if (kind < 0.15) {
+    const ms = Math.floor(random() * 60)
+    return { what: `${ms} ms pass`, run: () => advance(ms) }
+  }
+  if (kind < 0.5) {
+    const claims = Array.from({ length: pick([1, 1, 2, 5]) }, () => someClaim())
+    return { what: `acquire ${JSON.stringify(claims)}`, run: (store) => store.acquire(claims) }
+  }
+  if (kind < 0.55) {
+    const claims = [...KEYS].sort(() => random() - 0.5).slice(0, 2)
+    const owner = `all-${Math.floor(random() * 1e9)}`
+    const atomic = claims.map((key) => ({ ...someClaim(owner), key, weight: 1, capacity: 3, steal: undefined }))
+    return { what: `all or none ${JSON.stringify(atomic)}`, run: (store) => store.acquire(atomic, { atomic: true }) }
+  }
+  const lease = { key: pick(KEYS), owner: pick(OWNERS) }
+  if (kind < 0.65) {
+    const renewal = { ...lease, ttlMs: pick([10, 100, 400]), value: maybe(0.3, '"new"') }
+    return { what: `renew ${JSON.stringify(renewal)}`, run: (store) => store.renew([renewal]) }
+  }
+  if (kind < 0.85) {
+    const leases = [lease, { key: pick(KEYS), owner: pick(OWNERS) }].slice(0, pick([1, 2]))
+    return { what: `release ${JSON.stringify(leases)}`, run: (store) => store.release(leases) }
+  }
+  if (kind < 0.87) return { what: `revoke ${lease.key}`, run: (store) => store.revoke?.(lease.key) }
+  if (kind < 0.92) return { what: `inspect ${lease.key}`, run: (store) => store.inspect?.(lease.key) }
+  if (kind < 0.94) {
+    const prefix = pick(['', 'lock:', 'lock:a', 'lock:ä', 'semaphore:', 'nothing'])
+    return { what: `holders of ${prefix}`, run: (store) => sorted(store.holders?.(prefix)) }
+  }
+  const request = {
+    key: pick(['limiter:x', 'limiter:y']),
+    cost: pick([0, 1, 2, 9]),
+    limits: LIMITS.slice(0, pick([1, 2])),
+  }
+  return { what: `take ${JSON.stringify(request)}`, run: (store) => store.take?.([request]) }
+}
+
+function sorted(views: unknown): unknown {
+  const order = ({ key, token }: { key: string; token: bigint }): string => `${key}/${token}`
+  return [...(views as never[])].sort((a, b) => (order(a) < order(b) ? -1 : 1))
+}
+
+/** The reference also says when it decided, on a clock that others do not share. */
+function plain(answer: unknown): unknown {
+  return JSON.parse(
+    JSON.stringify(answer ?? null, (name, value: unknown) =>
+      name === 'decidedAt'
+        ? undefined
+        : typeof value === 'bigint'
+          ? `${value}n`
+          : value === Infinity
+            ? 'Infinity'
+            : value,
+    ),
+  )
+}
+
+test.each([1, 2, 3, 4, 5, 6])(
+  'answers and rings as the reference does, whatever is asked in whatever order (seed %i)',
+  (seed) => {
+    let now = 1_700_000_000_000
+    const random = chance(seed)
+    const clock = { now: () => now, date: () => now, random, after: () => () => {}, bytes: () => new Uint8Array(16) }
+    const reference = memory({ world: clock })
+    const store = open(join(directory(), 'locks.db'), { world: clock, machine: { boot: 'b', now: () => now } })
+    const heard: { reference: StoreEvent[]; store: StoreEvent[] } = { reference: [], store: [] }
+    for (const key of KEYS) {
+      reference.watch?.(key, (event) => heard.reference.push(event))
+      store.watch?.(key, (event) => heard.store.push(event))
+    }
+    // When the expiry of an announced lease is noticed is each store's own affair.
+    const decisive = (events: StoreEvent[]): unknown => plain(events.filter(({ type }) => type !== 'changed'))
+    const log: string[] = []
+    for (let i = 0; i < 1_500; i++) {
+      const step = steps(random, (ms) => (now += ms))
+      log.push(step.what)
+      const expected = plain(step.run(reference))
+      if (step.what.endsWith('ms pass')) continue
+      expect(plain(step.run(store)), log.slice(-12).join('\n')).toEqual(expected)
+      expect(decisive(heard.store), log.slice(-12).join('\n')).toEqual(decisive(heard.reference))
+      heard.reference.length = heard.store.length = 0
+    }
+  },
+)

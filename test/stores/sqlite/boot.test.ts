@@ -1,0 +1,109 @@
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { StoreUnavailableError } from '../../../src/errors.js'
+import { sqlite } from '../../../src/stores/sqlite/index.js'
+import { thisMachine } from '../../../src/stores/sqlite/machine.js'
+import { ask, claim, directory, granted, open, raw, toyMachine } from './place.js'
+
+const busy = { granted: false }
+
+test('a lease lasts for its ttl and no longer', async () => {
+  const machine = toyMachine()
+  const store = open(join(directory(), 'locks.db'), { machine })
+  await granted(store, claim('lock:a', 'me', { ttlMs: 100 }))
+  machine.at += 99
+  expect(await ask(store, claim('lock:a', 'you'))).toMatchObject({ granted: false, blocker: { owner: 'me', ttlMs: 1 } })
+  machine.at += 1
+  expect(await store.renew([{ key: 'lock:a', owner: 'me', ttlMs: 100 }])).toEqual([{ outcome: 'gone' }])
+  expect(await store.release([{ key: 'lock:a', owner: 'me' }])).toEqual([{ outcome: 'gone' }])
+  await granted(store, claim('lock:a', 'you'))
+})
+
+test('whatever happens to the wall clock, leases stay and tokens grow', async () => {
+  const machine = toyMachine()
+  let date = 1_800_000_000_000
+  const world = { date: () => date, random: Math.random }
+  const store = open(join(directory(), 'locks.db'), { machine, world })
+  const first = await granted(store, claim('lock:a', 'me'))
+  date -= 3_600_000
+  const second = await granted(store, claim('lock:b', 'me'))
+  expect(second.token).toBe(first.token + 1n)
+  date += 86_400_000
+  expect(await ask(store, claim('lock:a', 'you'))).toMatchObject(busy)
+  expect((await granted(store, claim('lock:c', 'me'))).token).toBe(BigInt(date) * 1_000n)
+})
+
+test('a store that is closed and opened again still knows who holds what', async () => {
+  const path = join(directory(), 'locks.db')
+  const store = sqlite(path)
+  const { token } = await granted(store, claim('lock:a', 'me'))
+  await store.close()
+  const again = open(path)
+  expect(await ask(again, claim('lock:a', 'you'))).toMatchObject({ granted: false, blocker: { owner: 'me', token } })
+  expect(await again.renew([{ key: 'lock:a', owner: 'me', ttlMs: 60_000 }])).toMatchObject([{ outcome: 'ours' }])
+})
+
+test('what was held before the machine was started anew has expired, and tokens go on', async () => {
+  const path = join(directory(), 'locks.db')
+  let date = 1_800_000_000_000
+  const world = { date: () => date, random: Math.random }
+  const limits = [{ algorithm: 'token-bucket', limit: 1, perMs: 1e9, burst: 1 }] as const
+  const before = sqlite(path, { machine: toyMachine('boot-1', 5e9), world })
+  const { token } = await granted(before, claim('lock:a', 'me'))
+  await ask(before, claim('lock:a', 'waits', { placeMs: 60_000 }))
+  await before.take?.([{ key: 'limiter:a', cost: 1, limits }])
+  await before.close()
+
+  // With a wall clock that has lost an hour on top.
+  date -= 3_600_000
+  const after = open(path, { machine: toyMachine('boot-2', 1_000), world })
+  expect(await after.inspect?.('lock:a')).toEqual({ holders: [], waiters: [] })
+  expect((await granted(after, claim('lock:a', 'you'))).token).toBeGreaterThan(token)
+  expect(await after.take?.([{ key: 'limiter:a', cost: 1, limits }])).toMatchObject([{ allowed: true }])
+})
+
+test('the boot of this machine is the one that counts', async () => {
+  const path = join(directory(), 'locks.db')
+  const store = sqlite(path)
+  await granted(store, claim('lock:a', 'me'))
+  await store.close()
+  expect(await ask(open(path), claim('lock:a', 'you'))).toMatchObject(busy)
+  const db = raw(path)
+  expect(db.prepare('SELECT boot FROM state').get()).toEqual({ boot: thisMachine().boot })
+  db.exec("UPDATE state SET boot = 'before'")
+  db.close()
+  await granted(open(path), claim('lock:a', 'you'))
+})
+
+test('two machines on one file are noticed, and the first stops trusting it', async () => {
+  const path = join(directory(), 'locks.db')
+  const one = open(path, { machine: toyMachine('machine-1') })
+  await granted(one, claim('lock:a', 'me'))
+  const other = open(path, { machine: toyMachine('machine-2') })
+  await granted(other, claim('lock:b', 'you'))
+  const renewal = Promise.resolve(one.renew([{ key: 'lock:a', owner: 'me', ttlMs: 1_000 }]))
+  await expect(renewal).rejects.toThrow(StoreUnavailableError)
+  await expect(renewal).rejects.toThrow(/in use by another machine/)
+  expect(await other.inspect?.('lock:b')).toMatchObject({ holders: [{ owner: 'you' }] })
+})
+
+test('where boots have no name, a lease from the future is one from before the boot', async () => {
+  const path = join(directory(), 'locks.db')
+  const before = sqlite(path, { machine: toyMachine('', 5e9) })
+  await granted(before, claim('lock:a', 'me'))
+  await before.renew([{ key: 'lock:a', owner: 'me', ttlMs: 60_000 }])
+  await before.close()
+  const after = open(path, { machine: toyMachine('', 1_000) })
+  await granted(after, claim('lock:a', 'you'))
+  const beside = open(path, { machine: toyMachine('', 2_000) })
+  expect(await ask(beside, claim('lock:a', 'me'))).toMatchObject({ granted: false, blocker: { owner: 'you' } })
+})
+
+test('a process that cannot tell its boot does not take the leases of others for dead', async () => {
+  const path = join(directory(), 'locks.db')
+  const named = open(path, { machine: toyMachine('boot-1', 1_000) })
+  await granted(named, claim('lock:a', 'me'))
+  const nameless = open(path, { machine: toyMachine('', 2_000) })
+  expect(await ask(nameless, claim('lock:a', 'you'))).toMatchObject({ granted: false, blocker: { owner: 'me' } })
+  expect(await named.renew([{ key: 'lock:a', owner: 'me', ttlMs: 60_000 }])).toMatchObject([{ outcome: 'ours' }])
+})

@@ -1,0 +1,161 @@
+import { readFileSync, readdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import type { Answer, Grant, TakeAnswer } from '../../../src/store.js'
+import { thisMachine } from '../../../src/stores/sqlite/machine.js'
+import { ask, claim, count, directory, granted, open, start, until } from './place.js'
+import { type StoreProcess, monotonicMs } from './store-process.js'
+
+function several(number: number, path: string): Promise<StoreProcess[]> {
+  return Promise.all(Array.from({ length: number }, () => start(path)))
+}
+
+const standsIn = async (child: StoreProcess, key: string, owner: string, placeMs = 20_000): Promise<Answer> => {
+  const [answer] = await child.call<[Answer]>('acquire', [claim(key, owner, { placeMs })])
+  return answer
+}
+
+test('8 processes add to one number under the lock: none is lost, and every token is larger than the one before', async () => {
+  const home = directory()
+  const file = join(home, 'number')
+  writeFileSync(file, '0')
+  const children = await several(8, join(home, 'locks.db'))
+  await Promise.all(children.map((child) => child.call('count', file, 40)))
+  expect(readFileSync(file, 'utf8')).toBe('320')
+  const tokens = readFileSync(`${file}.tokens`, 'utf8').trim().split('\n').map(BigInt)
+  expect(tokens).toHaveLength(320)
+  for (let i = 1; i < tokens.length; i++) expect(tokens[i]).toBeGreaterThan(tokens[i - 1] as bigint)
+})
+
+test('processes are served in the order in which they came, each woken by the one before it', async () => {
+  const path = join(directory(), 'locks.db')
+  const children = await several(4, path)
+  const store = open(path)
+  const key = 'lock:line'
+  await granted(store, claim(key, 'first'))
+  for (const [i, child] of children.entries()) {
+    expect(await child.call('listen', key)).toBe(true)
+    expect(await standsIn(child, key, `waiter-${i}`)).toMatchObject({ granted: false, ahead: i })
+  }
+  await store.release([{ key, owner: 'first' }])
+  let last = 0n
+  for (const [i, child] of children.entries()) {
+    const owner = `waiter-${i}`
+    const { event } = await child.hears(({ event }) => event.type === 'granted' && event.owner === owner)
+    const { token, ttlMs } = event as { token: bigint; ttlMs: number }
+    expect(ttlMs).toBe(20_000)
+    expect(token).toBeGreaterThan(last)
+    last = token
+    expect(await child.call('renew', [{ key, owner, ttlMs: 30_000 }])).toMatchObject([{ outcome: 'ours' }])
+    await child.call('release', [{ key, owner }])
+  }
+  // Nobody was woken for the sake of others: each heard of itself, and of the one to whom it handed over itself.
+  for (const [i, child] of children.entries()) {
+    const about = child.heard.map(({ event }) => (event as { owner: string }).owner)
+    expect(about).toEqual([`waiter-${i}`, `waiter-${i + 1}`].slice(0, i === 3 ? 1 : 2))
+  }
+  await granted(store, claim(key, 'last'))
+})
+
+test('a process that exits as soon as it has released has still rung', async () => {
+  const path = join(directory(), 'locks.db')
+  const [holder, waiter] = (await several(2, path)) as [StoreProcess, StoreProcess]
+  const key = 'lock:a'
+  await holder.call('acquire', [claim(key, 'holder')])
+  await waiter.call('listen', key)
+  await standsIn(waiter, key, 'waiter')
+  holder.call('exitAfterRelease', key, 'holder').catch(() => {})
+  await waiter.hears(({ event }) => event.type === 'granted' && event.owner === 'waiter')
+})
+
+test('a place taken before anybody listened is told to whoever listens now', async () => {
+  const path = join(directory(), 'locks.db')
+  const waiter = await start(path)
+  const store = open(path)
+  await granted(store, claim('lock:a', 'holder'))
+  await standsIn(waiter, 'lock:a', 'waiter')
+  expect(await waiter.call('listen', 'lock:a')).toBe(true)
+  await store.release([{ key: 'lock:a', owner: 'holder' }])
+  await waiter.hears(({ event }) => event.type === 'granted' && event.owner === 'waiter')
+})
+
+test('what is announced and what is revoked is heard in other processes', async () => {
+  const path = join(directory(), 'locks.db')
+  const listener = await start(path)
+  await listener.call('listen', 'election:a')
+  const store = open(path)
+  await granted(store, claim('election:a', 'leader', { announce: true }))
+  await listener.hears(({ event }) => event.type === 'changed')
+  await store.renew([{ key: 'election:a', owner: 'leader', ttlMs: 30_000, value: '"new"' }])
+  await until('the second', () => listener.heard.length === 2)
+  await store.revoke?.('election:a')
+  await listener.hears(({ event }) => event.type === 'revoked' && event.owner === 'leader')
+})
+
+test('kill -9 of a holder: the next one holds when the ttl has passed, and not before, with a larger token', async () => {
+  const path = join(directory(), 'locks.db')
+  const holder = await start(path)
+  const store = open(path)
+  const asked = monotonicMs()
+  const [first] = await holder.call<[Grant]>('acquire', [claim('lock:a', 'holder', { ttlMs: 1_000 })])
+  const answered = monotonicMs()
+  await holder.kill()
+  const mine = claim('lock:a', 'next')
+  let next: Answer | undefined
+  await until('the next one holds', async () => (next = await ask(store, mine)).granted)
+  expect(monotonicMs() - asked).toBeGreaterThanOrEqual(1_000)
+  expect(monotonicMs() - answered).toBeLessThan(2_000)
+  expect((next as Grant).token).toBeGreaterThan(first.token)
+})
+
+test('a waiter that was killed holds up the line for no longer than its place lasts', async () => {
+  const path = join(directory(), 'locks.db')
+  const [dead, alive] = (await several(2, path)) as [StoreProcess, StoreProcess]
+  const store = open(path)
+  await granted(store, claim('lock:a', 'holder'))
+  for (const child of [dead, alive]) await child.call('listen', 'lock:a')
+  await standsIn(dead, 'lock:a', 'dead', 400)
+  await standsIn(alive, 'lock:a', 'alive')
+  await dead.kill()
+  await store.release([{ key: 'lock:a', owner: 'holder' }])
+  // Handed to the dead one, provisionally; then to whoever asks as first in line.
+  await until('the living one holds', async () => (await standsIn(alive, 'lock:a', 'alive')).granted)
+})
+
+test('tokens grow over kill -9 and over opening again', async () => {
+  const path = join(directory(), 'locks.db')
+  let last = 0n
+  for (let i = 0; i < 3; i++) {
+    const child = await start(path)
+    const [answer] = await child.call<[Grant]>('acquire', [claim('lock:a', `holder-${i}`, { ttlMs: 1 })])
+    expect(answer.token).toBeGreaterThan(last)
+    last = answer.token
+    await child.kill()
+  }
+  expect((await granted(open(path), claim('lock:a', 'last'))).token).toBeGreaterThan(last)
+})
+
+test('a rate limit counts what all processes take', async () => {
+  const path = join(directory(), 'locks.db')
+  const children = await several(3, path)
+  const limits = [{ algorithm: 'sliding-window', limit: 10, perMs: 3_600_000, burst: 10 }]
+  const takes = children.flatMap((child) =>
+    Array.from({ length: 7 }, () => child.call<TakeAnswer[]>('take', [{ key: 'limiter:a', cost: 1, limits }])),
+  )
+  const answers = (await Promise.all(takes)).flat()
+  expect(answers.filter(({ allowed }) => allowed)).toHaveLength(10)
+})
+
+test('the bell of a killed process is cleared away', async () => {
+  const path = join(directory(), 'locks.db')
+  const child = await start(path)
+  await child.call('listen', 'lock:a')
+  expect(readdirSync(`${path}-bells`)).toHaveLength(1)
+  await child.kill()
+  expect(count(path, 'watchers')).toBe(1)
+  const machine = thisMachine()
+  const aMinuteLater = open(path, { machine: { boot: machine.boot, now: () => machine.now() + 61_000 } })
+  await granted(aMinuteLater, claim('lock:b', 'me'))
+  expect(readdirSync(`${path}-bells`)).toEqual([])
+  expect([count(path, 'bells'), count(path, 'watchers')]).toEqual([0, 0])
+})

@@ -1,0 +1,84 @@
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import type { Answer } from '../../../src/store.js'
+import { ALL } from '../../../src/store.js'
+import { sqlite } from '../../../src/stores/sqlite/index.js'
+import { claim, count, directory, open, toyMachine } from './place.js'
+
+const limits = [{ algorithm: 'token-bucket', limit: 10, perMs: 1_000, burst: 10 }] as const
+
+test('nothing stays for ever of names that are used once', async () => {
+  const path = join(directory(), 'locks.db')
+  const machine = toyMachine()
+  const store = open(path, { machine })
+  for (let i = 0; i < 2_000; i += 100) {
+    const names = Array.from({ length: 100 }, (_, n) => i + n)
+    await store.acquire(names.map((n) => claim(`lock:${n}`, 'me', { ttlMs: 500 })))
+    await store.acquire(names.map((n) => claim(`lock:${n}`, 'waits', { placeMs: 400 })))
+    await store.take?.(names.map((n) => ({ key: `limiter:${n}`, cost: 1, limits })))
+  }
+  expect([count(path, 'holders'), count(path, 'places'), count(path, 'meters')]).toEqual([2_000, 2_000, 2_000])
+  machine.at += 60_000
+  // Other work goes on, on one name of its own, now in many processes that live for a moment.
+  for (let i = 0; i < 40; i++) {
+    const passing = sqlite(path, { machine })
+    await passing.acquire([claim('lock:other', 'me')])
+    await passing.close()
+  }
+  expect([count(path, 'holders'), count(path, 'places'), count(path, 'meters')]).toEqual([1, 0, 0])
+})
+
+test('a process that goes on working sweeps as well, and spares what is still held', async () => {
+  const path = join(directory(), 'locks.db')
+  const machine = toyMachine()
+  const store = open(path, { machine })
+  await store.acquire(Array.from({ length: 600 }, (_, n) => claim(`lock:${n}`, 'me', { ttlMs: n % 2 ? 500 : 1e9 })))
+  machine.at += 60_000
+  for (let i = 0; i < 400; i++) await store.renew([{ key: 'lock:0', owner: 'me', ttlMs: 1 }])
+  expect(count(path, 'holders')).toBe(300)
+})
+
+test('an announced lease that is swept away is told to those who watch it', async () => {
+  const path = join(directory(), 'locks.db')
+  const machine = toyMachine()
+  const store = open(path, { machine })
+  await store.acquire([claim('election:a', 'me', { announce: true, ttlMs: 500 })])
+  const told = new Promise<void>((resolve) => {
+    store.watch?.('election:a', ({ type }) => type === 'changed' && resolve())
+  })
+  machine.at += 1_000
+  for (let i = 0; i < 64; i++) await store.renew([{ key: 'lock:0', owner: 'nobody', ttlMs: 1 }])
+  await told
+})
+
+test('a thousand waiters of one name know their places, and are handed the lock one after the other', async () => {
+  const store = open(join(directory(), 'locks.db'))
+  const key = 'lock:a'
+  await store.acquire([claim(key, 'holder')])
+  const line = Array.from({ length: 1_000 }, (_, n) => claim(key, `waiter-${n}`, { placeMs: 60_000 }))
+  const places = (await store.acquire(line)).map((answer) => (answer as Answer & { ahead: number }).ahead)
+  expect(places).toEqual(line.map((_, n) => n))
+  // Some leave; those behind them move up, also when they all ask again together.
+  await store.release(line.filter((_, n) => n % 10 === 0))
+  const left = line.filter((_, n) => n % 10 !== 0)
+  expect((await store.acquire(left)).map((answer) => (answer as { ahead?: number }).ahead)).toEqual(
+    left.map((_, n) => n),
+  )
+  const served: string[] = []
+  store.watch?.(key, (event) => event.type === 'granted' && served.push(event.owner))
+  await store.release([{ key, owner: 'holder' }])
+  for (let i = 0; i < left.length; i++) await store.release([{ key, owner: served[i] as string }])
+  expect(served).toEqual(left.map(({ owner }) => owner))
+})
+
+test('readers in line are let in together', async () => {
+  const store = open(join(directory(), 'locks.db'))
+  const key = 'lock:a'
+  await store.acquire([claim(key, 'writer')])
+  const readers = Array.from({ length: 20 }, (_, n) => claim(key, `reader-${n}`, { weight: 1, placeMs: 60_000 }))
+  await store.acquire([...readers, claim(key, 'next writer', { placeMs: 60_000 })])
+  await store.release([{ key, owner: 'writer' }])
+  const seen = await store.inspect?.(key)
+  expect(seen?.holders).toHaveLength(20)
+  expect(seen?.waiters).toMatchObject([{ owner: 'next writer', weight: ALL }])
+})
