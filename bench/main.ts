@@ -1,0 +1,32 @@
+// npm run bench -- <topic>: builds, installs the peers (kept apart in bench/), and runs bench/<topic>.ts.
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const HERE = fileURLToPath(new URL('.', import.meta.url))
+const ROOT = join(HERE, '..')
+const topics = new Map(
+  readdirSync(HERE)
+    .filter((file) => /\.(ts|mjs)$/.test(file) && !/^(main|side-by-side)\./.test(file))
+    .map((file) => [file.replace(/\.(ts|mjs)$/, ''), file]),
+)
+
+function run(command: string, args: string[], cwd: string): void {
+  const { status } = spawnSync(command, args, { cwd, stdio: ['ignore', 'inherit', 'inherit'] })
+  if (status !== 0) process.exit(status ?? 1)
+}
+
+const [topic = ''] = process.argv.slice(2)
+const file = topics.get(topic)
+if (!file) {
+  console.error(`npm run bench -- <topic>, one of: ${[...topics.keys()].join(', ')}`)
+  process.exit(64)
+}
+if (!existsSync(join(HERE, 'node_modules'))) {
+  console.error('Installing the libraries to compare with …')
+  run('npm', ['ci', '--no-audit', '--no-fund'], HERE)
+}
+run(join(ROOT, 'node_modules/.bin/tsdown'), ['--logLevel', 'error'], ROOT)
+const loader = file.endsWith('.ts') ? ['--import', 'tsx'] : []
+run(process.execPath, [...loader, join(HERE, file), ...process.argv.slice(3)], ROOT)
