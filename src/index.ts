@@ -29,10 +29,17 @@ export {
 } from './primitives/distributed-lock.js'
 export type { Election, ElectionHealth, ElectionOptions, LeaderInfo, Leadership } from './primitives/election.js'
 export type { LockGroup } from './primitives/all.js'
+export type { Limiter, RateLimitResult } from './primitives/limiter.js'
+export type { LimiterOptions, RateLimit, StoreErrorOption } from './primitives/limiter-options.js'
 export type { NestedOption } from './primitives/lock.js'
 export { locked } from './primitives/locked.js'
 export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
+export type { OnceOptions } from './primitives/once.js'
 export type { ReadWriteCall, ReadWriteLock, ReadWriteOptions } from './primitives/read-write.js'
+export type { Schedule } from './primitives/schedule.js'
+export type { RunFacts, ScheduleEvents, TickFacts } from './primitives/schedule-events.js'
+export type { ScheduleOptions } from './primitives/schedule-options.js'
+export type { ScheduledRun } from './primitives/schedule-run.js'
 export type { Semaphore, SemaphoreCall } from './primitives/semaphore.js'
 export type {
   WebLock,

@@ -2,14 +2,20 @@ import { Engine } from './core/engine.js'
 import type { LockEvents } from './core/events.js'
 import type { Lock } from './core/lock.js'
 import { type AcquireOptions, Defaults, type LocksOptions } from './core/options.js'
-import { InvalidOptionError } from './errors.js'
+import { ClosedError, InvalidOptionError } from './errors.js'
 import { type Duration, milliseconds } from './kit/duration.js'
 import { type World, realWorld } from './kit/world.js'
 import { acquireAll, type LockGroup, withLocks } from './primitives/all.js'
 import { Election, type ElectionOptions } from './primitives/election.js'
+import { Limiter } from './primitives/limiter.js'
+import type { LimiterOptions } from './primitives/limiter-options.js'
 import { type NestedOption, withLock } from './primitives/lock.js'
 import { type HolderInfo, Lookout, type LockState, type LookOptions, type WaiterInfo } from './primitives/lookout.js'
+import { once, type OnceOptions } from './primitives/once.js'
 import { ReadWriteLock, type ReadWriteOptions } from './primitives/read-write.js'
+import { Schedule } from './primitives/schedule.js'
+import type { ScheduleOptions } from './primitives/schedule-options.js'
+import type { ScheduledRun } from './primitives/schedule-run.js'
 import { Semaphore } from './primitives/semaphore.js'
 import { type WebLockCallback, type WebLockOptions, WebLocks, type WebLockSnapshot } from './primitives/web-locks.js'
 import type { Store } from './store.js'
@@ -38,6 +44,8 @@ export class Locks {
   readonly #defaults: Defaults
   readonly #lookout: Lookout
   readonly #webLocks: WebLocks
+  /** Ends what waits without holding anything: limiters and schedules. */
+  readonly #closing = new AbortController()
 
   /** @internal */
   constructor(store: Store, options: LocksOptions, world: World) {
@@ -163,6 +171,46 @@ export class Locks {
   }
 
   /**
+   * At most so much per time for each key, across all processes.
+   *
+   * @example
+   * ```ts
+   * const api = locks.limiter('api', { limit: 100, per: '1m' })
+   * const { allowed, retryAfterMs } = await api.take(user)
+   * ```
+   */
+  limiter(name: string, options: LimiterOptions): Limiter {
+    return new Limiter(this.#engine, this.#defaults, name, options, this.#closing.signal)
+  }
+
+  /**
+   * At most one recorded run per key across all processes. Callers at the same time wait for it, later ones get what it
+   * returned (as JSON gives it back) until `retain` has passed. A run that throws records nothing, and the next caller
+   * may try; after a crash before the result was recorded `fn` runs again.
+   *
+   * @example
+   * ```ts
+   * const receipt = await locks.once(`charge:${order}`, (lock) => charge(order, { signal: lock.signal }))
+   * ```
+   */
+  async once<T>(key: string, fn: (lock: Lock) => T | Promise<T>, options?: OnceOptions): Promise<T> {
+    return once(this.#engine, this.#defaults, key, fn, options)
+  }
+
+  /**
+   * Runs `fn` at the times of a cron expression (5 fields, or 6 with seconds first), at most one start per tick across
+   * all instances. Ticks are judged by the store's clock. Begins at once; `stop()` ends it.
+   *
+   * @example
+   * ```ts
+   * const nightly = locks.schedule('report', '0 3 * * *', ({ tick }) => report(tick), { timezone: 'Europe/Berlin' })
+   * ```
+   */
+  schedule(name: string, cron: string, fn: (run: ScheduledRun) => unknown, options: ScheduleOptions = {}): Schedule {
+    return new Schedule(this.#engine, this.#defaults, { name, cron, job: fn, options }, this.#closing.signal)
+  }
+
+  /**
    * The Web Locks API, `navigator.locks.request`, across machines: same arguments, order and results. Waits without
    * end; a lock that is lost or stolen rejects with an `AbortError`.
    *
@@ -222,7 +270,9 @@ export class Locks {
    * within `grace` while their locks are renewed; then everything is released. The store is yours to close.
    */
   async close(options: { grace?: Duration } = {}): Promise<void> {
-    await this.#engine.close(milliseconds('grace', options.grace ?? '10s'))
+    const grace = milliseconds('grace', options.grace ?? '10s')
+    this.#closing.abort(new ClosedError('closing: locks.close() was called'))
+    await this.#engine.close(grace)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

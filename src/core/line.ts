@@ -17,6 +17,7 @@ export class Line {
   #last: Waiter | undefined
   #bell: Bell | undefined
   #arming: Promise<boolean> | undefined
+  #pumping = false
 
   constructor(engine: Engine, key: string) {
     this.#engine = engine
@@ -45,8 +46,18 @@ export class Line {
     if (next) next.previous = previous
     else this.#last = previous
     waiter.previous = waiter.next = undefined
-    if (this.#first) this.pump()
+    if (this.#first) this.#pumpSoon()
     else this.#disband()
+  }
+
+  /** Not at once: when many leave together, those in between should not ask just before they leave. */
+  #pumpSoon(): void {
+    if (this.#pumping) return
+    this.#pumping = true
+    queueMicrotask(() => {
+      this.#pumping = false
+      this.pump()
+    })
   }
 
   /** Lets those ask whose turn it is. */
