@@ -9,6 +9,7 @@ import type { World } from '../kit/world.js'
 import type { Answer, Awaitable, Claim, Grant, Released, Store } from '../store.js'
 import type { Ask } from './ask.js'
 import { Bells } from './bells.js'
+import { onAbort } from './cancel.js'
 import { Courier } from './courier.js'
 import { Events } from './events.js'
 import { Identity } from './identity.js'
@@ -257,16 +258,16 @@ export class Engine {
   #unlessAborted(asked: Promise<Answer>, ask: Ask, claim: Claim): Promise<Answer> {
     const signal = ask.signal as AbortSignal
     return new Promise((resolve, reject) => {
-      const cancel = (): void => {
+      const stopListening = onAbort(signal, () => {
+        stopListening()
         reject(signal.reason)
         void asked.then((answer) => {
-          if (answer.granted !== false)
-            void this.letGo({ ask, owner: answer.granted === true ? answer.owner : claim.owner })
+          const owner = answer.granted === true ? answer.owner : claim.owner
+          if (answer.granted !== false) void this.letGo({ ask, owner })
         })
-      }
-      signal.addEventListener('abort', cancel, { once: true })
+      })
       void asked.then((answer) => {
-        signal.removeEventListener('abort', cancel)
+        stopListening()
         resolve(answer)
       })
     })

@@ -7,6 +7,7 @@ import {
 } from '../errors.js'
 import type { Answer, Claim, Refusal, StoreEvent } from '../store.js'
 import type { Ask } from './ask.js'
+import { onAbort } from './cancel.js'
 import type { Engine } from './engine.js'
 import { driftOf } from './lease.js'
 import type { Line } from './line.js'
@@ -54,6 +55,7 @@ export class Waiter extends Timed {
   #failures = 0
   /** When the last question was sent that was refused: what is granted later counts from here at least. */
   #contactAt = Number.NEGATIVE_INFINITY
+  #stopListening: (() => void) | undefined
   #rung = false
   #wake: (() => void) | undefined
   readonly #alarm = new Alarm(() => this.ring())
@@ -71,7 +73,7 @@ export class Waiter extends Timed {
       this.#reject = reject
     })
     if (ask.waitMs < Number.POSITIVE_INFINITY) engine.waits.set(this, since + ask.waitMs, ask.waitMs)
-    ask.signal?.addEventListener('abort', this.#cancel, { once: true })
+    if (ask.signal) this.#stopListening = onAbort(ask.signal, () => this.fail(ask.signal?.reason))
   }
 
   get waitedMs(): number {
@@ -144,8 +146,6 @@ export class Waiter extends Timed {
     // Also while a question is still out: a store that keeps it open inside the server ends it then.
     if (this.#mayHold) void this.#engine.letGo({ ask: this.ask, owner: this.owner })
   }
-
-  readonly #cancel = (): void => this.fail(this.ask.signal?.reason)
 
   #send(): Promise<Answer> | Answer {
     const { store, courier, world } = this.#engine
@@ -248,7 +248,7 @@ export class Waiter extends Timed {
   #settle(): void {
     this.#done = true
     this.#engine.waits.clear(this)
-    this.ask.signal?.removeEventListener('abort', this.#cancel)
+    this.#stopListening?.()
     this.#wake?.()
     this.#line.leave(this)
   }
