@@ -3,9 +3,26 @@ import type { Store } from './store.js'
 import { memory } from './stores/memory/index.js'
 
 /** Each store's module is loaded only when its URL is asked for: one backend never requires another's client. */
+const redis = async (url: string): Promise<Store> => (await import('./stores/redis/open.js')).open(url)
+const redlock = async (url: string): Promise<Store> => (await import('./stores/redlock/open.js')).open(url)
+const postgres = async (url: string): Promise<Store> => (await import('./stores/postgres/open.js')).open(url)
+const advisory = async (url: string): Promise<Store> => (await import('./stores/postgres-advisory/open.js')).open(url)
+
 const OPENERS: Record<string, (url: string) => Promise<Store>> = {
   memory: async () => memory(),
   sqlite: async (url) => (await import('./stores/sqlite/index.js')).sqlite(decodeURI(url.slice('sqlite:'.length))),
+  redis,
+  rediss: redis,
+  'redis+cluster': redis,
+  'rediss+cluster': redis,
+  'redis+sentinel': redis,
+  'rediss+sentinel': redis,
+  redlock,
+  'rediss+redlock': redlock,
+  postgres,
+  postgresql: postgres,
+  'postgres+advisory': advisory,
+  'postgresql+advisory': advisory,
 }
 
 /**
