@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { createLocks, openStore } from '../../src/index.js'
 import { type Break, type Verdict, judge } from './judge.js'
-import { machineClock, readHistory } from './record.js'
+import { type History, machineClock, readHistory } from './record.js'
 
 /**
  * - `plain`: everybody wants it alone, for a moment.
@@ -132,8 +132,10 @@ class Campaign {
     await this.#hire()
   }
 
+  /** Whoever is inside by its own account: it wakes up when somebody else is. */
   async #freeze(): Promise<void> {
-    const victim = this.#random()
+    const inside = this.#history().sections.findLast((section) => !section.ended)
+    const victim = [...this.#workers].find((worker) => worker.pid === inside?.pid) ?? this.#random()
     if (!victim) return
     victim.kill('SIGSTOP')
     this.#freezes++
@@ -161,8 +163,12 @@ class Campaign {
   }
 
   #judge(): Verdict {
+    return judge(this.#history(), this.#breaks, TTL_MS)
+  }
+
+  #history(): History {
     const files = readdirSync(this.#folder).filter((file) => file.startsWith('history-'))
-    return judge(readHistory(files.map((file) => join(this.#folder, file))), this.#breaks, TTL_MS)
+    return readHistory(files.map((file) => join(this.#folder, file)))
   }
 
   async #dismissAll(): Promise<void> {

@@ -1,4 +1,4 @@
-// npm run oracle -- [--store URL] [--campaign NAME] [--seconds N] [--processes N] [--mutants]
+// npm run oracle -- [--store URL] [--campaign NAME] [--seconds N] [--processes N] [--mutants [--only TEXT]]
 // Real processes on one store, real harm, and a judge who knows nothing of the library's insides.
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -15,6 +15,8 @@ const { values } = parseArgs({
     seconds: { type: 'string', default: '20' },
     processes: { type: 'string', default: '8' },
     mutants: { type: 'boolean', default: false },
+    /** Only mutants whose name has this in it. */
+    only: { type: 'string' },
   },
 })
 const folder = mkdtempSync(join(tmpdir(), 'leasehold-oracle-db-'))
@@ -39,7 +41,8 @@ if (!values.mutants) {
   }
 } else {
   const scheme = store.slice(0, store.indexOf(':'))
-  for (const mutant of MUTANTS.filter((candidate) => candidate.store === scheme)) {
+  const wanted = MUTANTS.filter(({ store: of, name }) => of === scheme && name.includes(values.only ?? ''))
+  for (const mutant of wanted) {
     const result = await withMutant(mutant, (source) =>
       runCampaign({ store, campaign: mutant.campaign, seconds, processes, source, untilWrong: true }),
     )

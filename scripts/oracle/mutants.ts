@@ -51,6 +51,43 @@ const sqlite: readonly Mutant[] = [
   },
 ]
 
+const LUA = 'stores/redis/lua/embedded.ts'
+const redis: readonly Mutant[] = [
+  {
+    store: 'redis',
+    name: 'release without an owner check',
+    file: LUA,
+    find: "redis.pcall('GET', KEYS[2]) == ARGV[1]",
+    replace: "redis.pcall('GET', KEYS[2])",
+    campaign: 'freeze',
+  },
+  {
+    store: 'redis',
+    name: 'a lock is one of one, beside readers that are one of all',
+    file: LUA,
+    find: 'return held.total ~= nil and held.total + claim.weight <= claim.capacity',
+    replace:
+      'return (held.total or 1) + (claim.weight == ALL and 1 or claim.weight) <= (claim.weight == ALL and 1 or claim.capacity)',
+    campaign: 'shared',
+  },
+  {
+    store: 'redis',
+    name: 'renewal creates',
+    file: LUA,
+    find: 'if content(plain) ~= owner then',
+    replace: "call('SET', plain, owner, 'PX', ARGV[3 * i - 1])\n  if false then",
+    campaign: 'break',
+  },
+  {
+    store: 'redis',
+    name: 'the fence is stored with the lock',
+    file: LUA,
+    find: 'local token = math.max(last + 1, micros)',
+    replace: 'local token = 1',
+    campaign: 'plain',
+  },
+]
+
 /** Mistakes that every store would show. */
 const core: readonly Mutant[] = [
   {
@@ -63,4 +100,4 @@ const core: readonly Mutant[] = [
   },
 ]
 
-export const MUTANTS: readonly Mutant[] = [...sqlite, ...core]
+export const MUTANTS: readonly Mutant[] = [...sqlite, ...redis, ...core]
