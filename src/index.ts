@@ -18,7 +18,7 @@ export {
   UnsupportedError,
 } from './errors.js'
 export type { Duration } from './kit/duration.js'
-export { createLocks, type Locks, type NameOf } from './locks.js'
+export { createLocks, type Locks } from './locks.js'
 export { openStore } from './open-store.js'
 export {
   DistributedLock,
@@ -27,7 +27,8 @@ export {
   type LockOptions,
   type LockResult,
 } from './primitives/distributed-lock.js'
-export type { Election, ElectionHealth, ElectionOptions, LeaderInfo, Leadership } from './primitives/election.js'
+export type { Election, ElectionHealth, ElectionOptions, LeaderInfo } from './primitives/election.js'
+export type { Leadership } from './primitives/election-term.js'
 export type { LockGroup } from './primitives/all.js'
 export type { Limiter, RateLimitResult } from './primitives/limiter.js'
 export type { LimiterOptions, RateLimit, StoreErrorOption } from './primitives/limiter-options.js'
@@ -41,6 +42,7 @@ export type { RunFacts, ScheduleEvents, TickFacts } from './primitives/schedule-
 export type { ScheduleOptions } from './primitives/schedule-options.js'
 export type { ScheduledRun } from './primitives/schedule-run.js'
 export type { Semaphore, SemaphoreCall } from './primitives/semaphore.js'
+export type { NameOf } from './primitives/wrap.js'
 export type {
   WebLock,
   WebLockCallback,

@@ -10,6 +10,7 @@ import { Election, type ElectionOptions } from './primitives/election.js'
 import { Limiter } from './primitives/limiter.js'
 import type { LimiterOptions } from './primitives/limiter-options.js'
 import { type NestedOption, withLock } from './primitives/lock.js'
+import { type NameOf, wrap } from './primitives/wrap.js'
 import { type HolderInfo, Lookout, type LockState, type LookOptions, type WaiterInfo } from './primitives/lookout.js'
 import { once, type OnceOptions } from './primitives/once.js'
 import { ReadWriteLock, type ReadWriteOptions } from './primitives/read-write.js'
@@ -19,9 +20,6 @@ import type { ScheduledRun } from './primitives/schedule-run.js'
 import { Semaphore } from './primitives/semaphore.js'
 import { type WebLockCallback, type WebLockOptions, WebLocks, type WebLockSnapshot } from './primitives/web-locks.js'
 import type { Store } from './store.js'
-
-/** Which lock a wrapped function runs under. */
-export type NameOf<A extends unknown[]> = string | ((...args: A) => string)
 
 /**
  * Locks on a store. One instance per process is enough; all its calls share one heartbeat and one line per name.
@@ -127,11 +125,7 @@ export class Locks {
     fn: (...args: A) => R | Promise<R>,
     options?: AcquireOptions & NestedOption,
   ): (...args: A) => Promise<R> {
-    const under = (chosen: string, run: () => R | Promise<R>): Promise<R> => this.withLock(chosen, run, options)
-    // A function, not an arrow: a wrapped method keeps its `this`.
-    return function (this: unknown, ...args: A): Promise<R> {
-      return under(typeof name === 'function' ? name.apply(this, args) : name, () => fn.apply(this, args))
-    }
+    return wrap((chosen, run) => this.withLock(chosen, run, options), name, fn)
   }
 
   /** Several names, all or nothing, without deadlock whatever order callers use. Names given twice count once. */
@@ -167,7 +161,7 @@ export class Locks {
 
   /** One leader at a time. */
   election(name: string, options: ElectionOptions = {}): Election {
-    return new Election(this.#engine, this.#defaults, name, options)
+    return new Election(this.#engine, this.#defaults, name, options, this.#closing.signal)
   }
 
   /**

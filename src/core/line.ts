@@ -7,8 +7,8 @@ import type { Waiter } from './waiter.js'
 const ABREAST = 64
 
 /**
- * Those in this process who wait for one key, in order. Only the first of them stands in the store's line: nothing
- * there grows with the number of waiters, and processes take turns.
+ * Those in this process who wait for one key, in order. Only the first of them stands in the store's line, unless they
+ * ask for more: nothing there grows with the number of waiters, and processes take turns.
  */
 export class Line {
   readonly key: string
@@ -18,6 +18,8 @@ export class Line {
   #bell: Bell | undefined
   #arming: Promise<boolean> | undefined
   #pumping = false
+  /** How many of them stand in the store's line whoever is before them here. */
+  #inStoreLine = 0
 
   constructor(engine: Engine, key: string) {
     this.#engine = engine
@@ -36,6 +38,7 @@ export class Line {
     if (this.#last) this.#last.next = waiter
     else this.#first = waiter
     this.#last = waiter
+    if (waiter.ask.inStoreLine) this.#inStoreLine++
   }
 
   leave(waiter: Waiter): void {
@@ -46,6 +49,7 @@ export class Line {
     if (next) next.previous = previous
     else this.#last = previous
     waiter.previous = waiter.next = undefined
+    if (waiter.ask.inStoreLine) this.#inStoreLine--
     if (this.#first) this.#pumpSoon()
     else this.#disband()
   }
@@ -60,13 +64,15 @@ export class Line {
     })
   }
 
-  /** Lets those ask whose turn it is. */
+  /** Lets those ask whose turn it is. Nobody here is overtaken by one who has to stand in the store's line. */
   pump(): void {
     let abreast = 0
-    for (let waiter = this.#first; waiter && abreast < ABREAST; waiter = waiter.next) {
-      if (waiter.exclusive && abreast > 0) return
+    let toCome = this.#inStoreLine
+    for (let waiter = this.#first; waiter; waiter = waiter.next) {
+      if (toCome === 0 && abreast > 0 && (waiter.exclusive || abreast >= ABREAST)) return
       if (!waiter.campaigning) void waiter.campaign()
-      if (waiter.exclusive) return
+      if (waiter.ask.inStoreLine) toCome--
+      if (toCome === 0 && waiter.exclusive) return
       abreast++
     }
   }

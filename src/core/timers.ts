@@ -21,6 +21,9 @@ interface Queue {
   last: Timed | undefined
 }
 
+/** Fewer lists than this are not worth looking for empty ones. */
+const FEW_QUEUES = 64
+
 /**
  * One real timer for any number of things that are due. Things with the same delay fall due in the order in which they
  * were set, so a list for each delay keeps them sorted without a heap.
@@ -33,6 +36,7 @@ export class Timers {
   #cancel: (() => void) | undefined
   #armedFor = Number.POSITIVE_INFINITY
   #count = 0
+  #mostQueues = FEW_QUEUES
 
   constructor(world: World, keepAlive = false) {
     this.#world = world
@@ -97,9 +101,18 @@ export class Timers {
   #queueFor(delay: number): Queue {
     if (this.#latestQueue?.delay === delay) return this.#latestQueue
     let queue = this.#queues.get(delay)
-    if (!queue) this.#queues.set(delay, (queue = { delay, earlyMs: 0, first: undefined, last: undefined }))
+    if (!queue) {
+      if (this.#queues.size >= this.#mostQueues) this.#sweep()
+      this.#queues.set(delay, (queue = { delay, earlyMs: 0, first: undefined, last: undefined }))
+    }
     this.#latestQueue = queue
     return queue
+  }
+
+  /** Callers whose delays all differ, and who never let one pass, would leave an empty list behind for each. */
+  #sweep(): void {
+    for (const queue of this.#queues.values()) if (!queue.first) this.#queues.delete(queue.delay)
+    this.#mostQueues = Math.max(FEW_QUEUES, this.#queues.size * 2)
   }
 
   #arm(dueAt: number): void {

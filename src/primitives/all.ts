@@ -3,7 +3,7 @@ import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import type { AcquireOptions, Defaults } from '../core/options.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
-import { InvalidOptionError } from '../errors.js'
+import { InvalidOptionError, LockTimeoutError } from '../errors.js'
 import type { Duration } from '../kit/duration.js'
 import type { NestedOption } from './lock.js'
 
@@ -84,13 +84,19 @@ export async function acquireAll(
   names: readonly string[],
   options?: AcquireOptions,
 ): Promise<LockGroup> {
-  const asks = asksFor(defaults, names, options)
-  const first = asks[0] as Ask
+  return acquireEach(engine, asksFor(defaults, names, options))
+}
+
+async function acquireEach(engine: Engine, asks: readonly Ask[]): Promise<LockGroup> {
+  const { waitMs, signal } = asks[0] as Ask
+  const since = engine.world.now()
   if (asks.length > 1 && engine.atomicFor(asks)) {
     const together = await engine.acquireTogether(asks)
+    if (together && signal?.aborted) await new LockGroup(together).release()
+    signal?.throwIfAborted()
     if (together) return new LockGroup(together)
   }
-  return new LockGroup(await oneByOne(engine, asks, first.waitMs))
+  return new LockGroup(await oneByOne(engine, asks, waitMs, since))
 }
 
 /** Runs `fn` while holding all of them. Resolves only if all were held throughout. */
@@ -107,7 +113,7 @@ export async function withLocks<T>(
   if (options.nested === undefined) {
     refuseSelfDeadlock(engine.store, keys, (key) => asks.find((ask) => ask.key === key)?.name ?? key)
   } else if (options.nested !== 'wait') throw new InvalidOptionError('nested', options.nested, "'wait'")
-  const group = await acquireAll(engine, defaults, names, options)
+  const group = await acquireEach(engine, asks)
   let result: T
   try {
     result = await holding(engine.store, keys, () => fn(group))
@@ -127,23 +133,24 @@ export async function withLocks<T>(
 /** Sorted, each once: everybody goes in the same order, so nobody waits in a circle. */
 function asksFor(defaults: Defaults, names: readonly string[], options: AcquireOptions | undefined): Ask[] {
   if (!Array.isArray(names) || names.length === 0) throw new InvalidOptionError('names', names, 'one or more names')
-  const sorted = [...new Set(names)].sort((a, b) => (a < b ? -1 : 1))
-  return sorted.map((name) => defaults.ask('lock', name, options))
+  const asks = [...new Set(names)].map((name) => defaults.ask('lock', name, options))
+  return asks.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
-async function oneByOne(engine: Engine, asks: readonly Ask[], waitMs: number): Promise<Lock[]> {
-  const since = engine.world.now()
+async function oneByOne(engine: Engine, asks: readonly Ask[], waitMs: number, since: number): Promise<Lock[]> {
+  const waitedMs = (): number => engine.world.now() - since
   const held: Lock[] = []
   try {
-    for (const ask of asks) {
-      const left = waitMs - (engine.world.now() - since)
-      held.push(await engine.acquire({ ...ask, waitMs: held.length === 0 ? waitMs : Math.max(left, 0) }))
-    }
+    for (const ask of asks) held.push(await engine.acquire({ ...ask, waitMs: Math.max(waitMs - waitedMs(), 0) }))
     // While we waited for the last, an earlier one may have been lost.
     for (const lock of held) lock.assertHeld()
     return held
   } catch (error) {
     await Promise.all(held.map((lock) => lock.release()))
+    // What was waited in all, and not only for the name that stayed busy.
+    if (error instanceof LockTimeoutError) {
+      throw new LockTimeoutError(error.lock, { waitedMs: waitedMs(), heldBy: error.heldBy })
+    }
     throw error
   }
 }

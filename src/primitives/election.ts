@@ -1,15 +1,11 @@
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { type Defaults, jsonFrom, signalFrom } from '../core/options.js'
-import {
-  InvalidOptionError,
-  LeaseholdError,
-  LockLostError,
-  StoreUnavailableError,
-  UnsupportedError,
-} from '../errors.js'
+import { ClosedError, InvalidOptionError, LeaseholdError, StoreUnavailableError, UnsupportedError } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
+import { type Leadership, Term } from './election-term.js'
 import { observe } from './observe.js'
 
 /** Options of `locks.election`. */
@@ -18,16 +14,11 @@ export interface ElectionOptions {
   ttl?: Duration
   /** What others see of the leader, such as its address: JSON, at most 4 KB. */
   value?: unknown
-  /** How long the work of a leader that steps down may take to end. It is still the leader meanwhile. Default 10s. */
+  /**
+   * How long the work of a leader that steps down may take to end. It is still the leader meanwhile; afterwards another
+   * may lead, although the work has not ended. Default 10s.
+   */
   drain?: Duration
-}
-
-/** What the one who leads is given. */
-export interface Leadership {
-  /** The fencing token of this term: larger than that of every term before. */
-  term: bigint
-  /** Aborts before another can lead, and when this one should step down. */
-  signal: AbortSignal
 }
 
 /** Who leads. */
@@ -48,6 +39,7 @@ export interface ElectionHealth {
 
 /** A term that ended right away is not followed by the next one at once. */
 const BREATHER_MS = 100
+const LARGEST_VALUE = 4_096
 
 /**
  * One leader at a time.
@@ -65,73 +57,87 @@ export class Election {
   readonly #engine: Engine
   readonly #ask: Ask
   readonly #drainMs: number
-  #value: string | undefined
-  #lock: Lock | undefined
-  /** Asks the work of this term to end. */
-  #stepDown: AbortController | undefined
-  /** Settles when this term is over and its lease has been let go. */
-  #term: Promise<void> | undefined
-  #working = false
+  readonly #closing: AbortSignal
+  #value: string
+  /** The latest. */
+  #term: Term | undefined
+  #running = false
 
   /** @internal */
-  constructor(engine: Engine, defaults: Defaults, name: string, { ttl, value, drain = '10s' }: ElectionOptions) {
-    if (!engine.store.features.values) {
+  constructor(
+    engine: Engine,
+    defaults: Defaults,
+    name: string,
+    { ttl, value = null, drain = '10s' }: ElectionOptions,
+    closing: AbortSignal,
+  ) {
+    const { store } = engine
+    if (!store.features.values || !store.inspect) {
       throw new UnsupportedError(
-        `an election needs a store that shows who leads, and the ${engine.store.name} store cannot: use another, or withLock`,
+        `an election needs a store that shows who leads, and the ${store.name} store cannot: use the memory, SQLite, Redis or PostgreSQL lease-table store; or withLock, if nobody has to see who leads`,
       )
     }
     this.#engine = engine
     this.name = name
     this.#ask = defaults.ask('election', name, ttl === undefined ? { wait: 'forever' } : { ttl, wait: 'forever' })
     this.#drainMs = milliseconds('drain', drain)
-    this.#value = value === undefined ? undefined : jsonFrom('value', value, 4_096)
+    this.#value = jsonFrom('value', value, LARGEST_VALUE)
+    this.#closing = closing
   }
 
   /** Whether this instance leads, exact at any instant by the local clock. */
   get isLeader(): boolean {
-    return this.#lock?.isHeld === true
+    return this.#term?.lock.isHeld === true
   }
 
   /**
-   * Campaigns, leads, and campaigns again, until `signal` aborts. When the term ends (lost, resigned, or `signal`), the
-   * work's own signal aborts, and the next campaign begins when the work has ended. What the work throws, this throws.
+   * Campaigns, leads, and campaigns again, until `signal` aborts or the instance closes. When the term ends (lost,
+   * resigned, or `signal`), the work's own signal aborts, and the next campaign begins when the work has ended. What the
+   * work throws, this throws. Work that outlasts its drain time once `signal` aborted: `DRAIN_TIMEOUT`.
    */
   async run(work: (leadership: Leadership) => unknown, options: { signal?: AbortSignal } = {}): Promise<void> {
     if (typeof work !== 'function') throw new InvalidOptionError('work', work, 'a function to run while leading')
     const signal = options.signal === undefined ? undefined : signalFrom(options.signal)
-    if (this.#term) throw new LeaseholdError('ALREADY_RUNNING', `this election of "${this.name}" is already running`)
-    while (!signal?.aborted) {
-      const lock = await this.#campaign(signal)
-      if (!lock) return
-      const began = this.#engine.world.now()
-      this.#term = this.#lead(lock, work, signal)
-      try {
-        await this.#term
-      } finally {
-        this.#term = undefined
-      }
-      if (this.#engine.closingReason) return
-      if (this.#engine.world.now() - began < BREATHER_MS) await this.#breathe(signal)
+    if (this.#running || this.#term?.working) {
+      throw new LeaseholdError('ALREADY_RUNNING', `this election of "${this.name}" is already running`)
+    }
+    if (this.#engine.closingReason) {
+      throw new ClosedError(`"${this.name}" cannot be campaigned for: locks.close() was called`)
+    }
+    this.#running = true
+    try {
+      await this.#reign(work, signal)
+    } finally {
+      this.#running = false
     }
   }
 
-  /** Steps down: the work is told to end, and the next one leads as soon as it has. Does nothing if not leading. */
+  /**
+   * Steps down: the work is told to end, and the next one leads as soon as it has. Settles when the lease has been let
+   * go; called by the work itself, at once. Does nothing if not leading.
+   */
   async resign(): Promise<void> {
-    this.#stepDown?.abort(new LeaseholdError('RESIGNED', `stepping down from "${this.name}"`))
-    await this.#term?.catch(() => {})
+    if (this.isLeader) await this.#term?.resign()
   }
 
-  /** Tells everybody who observes something else about this leader. */
+  /**
+   * Tells everybody who observes something else about this leader, in this term and in later ones of this object.
+   * Rejects if this instance does not lead.
+   */
   async proclaim(value: unknown): Promise<void> {
-    const text = jsonFrom('value', value, 4_096)
-    const lock = this.#lock
-    if (!lock?.isHeld) throw new LockLostError(this.name, 'gone')
-    const { outcome, ...rest } = await leaseOf(lock).renew(text)
-    if (outcome === 'unknown') {
-      const { error } = rest as { error: unknown }
-      throw new StoreUnavailableError(`"${this.name}" could not be proclaimed`, { cause: error })
+    const text = jsonFrom('value', value, LARGEST_VALUE)
+    const lock = this.#term?.lock
+    if (!lock?.isHeld) {
+      throw new LeaseholdError(
+        'NOT_LEADER',
+        `only the leader of "${this.name}" can proclaim, and this one does not lead`,
+      )
     }
+    const renewed = await leaseOf(lock).renew(text)
     lock.assertHeld()
+    if (renewed.outcome === 'unknown') {
+      throw new StoreUnavailableError(`"${this.name}" could not be proclaimed`, { cause: renewed.error })
+    }
     this.#value = text
   }
 
@@ -142,95 +148,74 @@ export class Election {
 
   /**
    * The leader now, and each one after it, with its value whenever that changes. Terms come in order; one that was over
-   * before anyone could look may be left out, the latest never is.
+   * before anyone could look may be left out, the latest never is. Ends when `signal` aborts, with `return()` (which
+   * `break` calls), and when the instance closes. An outage delays it and does not end it.
    */
   observe(options: { signal?: AbortSignal } = {}): AsyncIterableIterator<LeaderInfo> {
-    const signal = options.signal === undefined ? undefined : signalFrom(options.signal)
-    return observe(this.#engine, this.#ask.key, () => this.leader(), signal)
+    const ends = [this.#closing]
+    if (options.signal !== undefined) ends.push(signalFrom(options.signal))
+    return observe(this.#engine, this.#ask.key, () => this.leader(), ends)
   }
 
   /** Whether work goes on under a term that is over. */
   health(options: { maxStale?: Duration } = {}): ElectionHealth {
     const maxStale = milliseconds('maxStale', options.maxStale ?? '10s')
-    const lock = this.#lock
-    const overdue = lock && this.#working && !lock.isHeld ? this.#engine.world.now(true) - leaseOf(lock).deadline : 0
-    const staleMs = Math.max(overdue, 0)
+    const staleMs = this.#term?.staleMs ?? 0
     return { healthy: staleMs <= maxStale, isLeader: this.isLeader, staleMs }
   }
 
-  async #campaign(signal: AbortSignal | undefined): Promise<Lock | undefined> {
+  async #reign(work: (leadership: Leadership) => unknown, signal: AbortSignal | undefined): Promise<void> {
+    const { world } = this.#engine
+    const ends = signal ? [signal, this.#closing] : [this.#closing]
+    const over = (): boolean => ends.some((end) => end.aborted)
+    while (!over()) {
+      const lock = await this.#campaign(signal, over)
+      if (!lock) return
+      const began = world.now()
+      this.#term = new Term(world, lock, { name: this.name, drainMs: this.#drainMs, ends })
+      await this.#term.lead(work)
+      if (!over() && world.now() - began < BREATHER_MS) await this.#breathe(ends)
+    }
+  }
+
+  async #campaign(signal: AbortSignal | undefined, over: () => boolean): Promise<Lock | undefined> {
+    let lock: Lock
     try {
-      const value = this.#value ?? 'null'
-      return await this.#engine.acquire({ ...this.#ask, value, signal, announce: true })
+      lock = await this.#engine.acquire({ ...this.#ask, value: this.#value, signal, announce: true })
     } catch (error) {
-      if (signal?.aborted) return undefined
+      if (over()) return undefined
       throw error
     }
+    if (!over()) return lock
+    // Elected in the very moment in which we stopped wanting it.
+    await lock.release()
+    return undefined
   }
 
-  async #lead(lock: Lock, work: (leadership: Leadership) => unknown, signal: AbortSignal | undefined): Promise<void> {
-    const stepDown = new AbortController()
-    const onAbort = (): void => stepDown.abort(signal?.reason)
-    signal?.addEventListener('abort', onAbort, { once: true })
-    if (signal?.aborted) onAbort()
-    this.#lock = lock
-    this.#stepDown = stepDown
-    this.#working = true
-    try {
-      const leadership = { term: lock.fencingToken, signal: AbortSignal.any([lock.signal, stepDown.signal]) }
-      const working = (async () => work(leadership))()
-      await this.#untilDrained(working, stepDown.signal)
-    } finally {
-      signal?.removeEventListener('abort', onAbort)
-      this.#stepDown = undefined
-      // Only now: a lease let go before the work has ended would let two lead at once.
-      await lock.release()
-      this.#working = false
-      this.#lock = undefined
-    }
-  }
-
-  /** The work's own end, or, once it was told to step down, at most the drain time later. */
-  async #untilDrained(working: Promise<unknown>, stepDown: AbortSignal): Promise<void> {
-    let cancel: (() => void) | undefined
-    const overtime = new Promise<'overtime'>((resolve) => {
-      const start = (): void => {
-        cancel = this.#engine.world.after(this.#drainMs, () => resolve('overtime'), true)
-      }
-      if (stepDown.aborted) start()
-      else stepDown.addEventListener('abort', start, { once: true })
-    })
-    try {
-      await Promise.race([working, overtime])
-    } catch (error) {
-      // Work that was told to stop and throws for that reason has done what it was told.
-      if (!isAbort(error) || !(stepDown.aborted || !this.isLeader)) throw error
-    } finally {
-      cancel?.()
-      working.catch(() => {})
-    }
-  }
-
-  async #breathe(signal: AbortSignal | undefined): Promise<void> {
+  async #breathe(ends: readonly AbortSignal[]): Promise<void> {
     const { world } = this.#engine
+    let listeners: (() => void)[] = []
     await new Promise<void>((resolve) => {
       const cancel = world.after(BREATHER_MS * (0.5 + world.random()), resolve, true)
-      signal?.addEventListener('abort', () => (cancel(), resolve()), { once: true })
+      listeners = ends.map((signal) => onAbort(signal, () => (cancel(), resolve())))
     })
+    for (const stop of listeners) stop()
   }
 }
 
-export async function currentLeader(engine: Engine, key: string): Promise<LeaderInfo | null> {
-  const view = await engine.look('election', (store) => store.inspect?.(key))
-  const [holder] = view.holders
+async function currentLeader(engine: Engine, key: string): Promise<LeaderInfo | null> {
+  const { holders } = await engine.look('election', (store) => store.inspect?.(key))
+  const [holder] = holders
   if (!holder || holder.token === undefined) return null
-  return {
-    leader: holder.owner,
-    term: holder.token,
-    value: holder.value === undefined ? null : JSON.parse(holder.value),
-  }
+  return { leader: holder.owner, term: holder.token, value: parsed(holder.value) }
 }
 
-function isAbort(error: unknown): boolean {
-  return error instanceof LeaseholdError || (error instanceof Error && error.name === 'AbortError')
+/** Other writers may have put anything there. */
+function parsed(value: string | undefined): unknown {
+  if (value === undefined) return null
+  try {
+    return JSON.parse(value)
+  } catch {
+    return value
+  }
 }

@@ -1,4 +1,5 @@
 import type { AcquireOptions } from '../core/options.js'
+import { InvalidOptionError } from '../errors.js'
 import type { Locks } from '../locks.js'
 import type { NestedOption } from './lock.js'
 
@@ -21,6 +22,14 @@ export function locked<This, A extends unknown[], R>(
   method: (this: This, ...args: A) => Promise<R>,
   context: ClassMethodDecoratorContext<This, (this: This, ...args: A) => Promise<R>>,
 ) => (this: This, ...args: A) => Promise<R> {
-  return (method) =>
-    locks.wrap(name as string | ((...args: A) => string), method as (...args: A) => Promise<R>, options)
+  return (method, context) => {
+    if ((context as { kind?: unknown } | undefined)?.kind !== 'method') {
+      throw new InvalidOptionError(
+        'locked',
+        context,
+        'a method, as a standard decorator (TypeScript without experimentalDecorators)',
+      )
+    }
+    return locks.wrap(name as string | ((...args: A) => string), method as (...args: A) => Promise<R>, options)
+  }
 }

@@ -1,3 +1,5 @@
+import { onAbort } from '../core/cancel.js'
+import type { Bell } from '../core/bells.js'
 import type { Engine } from '../core/engine.js'
 import type { LeaderInfo } from './election.js'
 
@@ -6,43 +8,119 @@ const LOOK_AGAIN_MS = 1_000
 /** Where the store rings no bells at all. */
 const POLL_MS = 250
 
-/** Yields each new leader or value, as soon as it can be seen. Ends when the signal aborts or the instance closes. */
-export async function* observe(
+const DONE: IteratorReturnResult<undefined> = { done: true, value: undefined }
+
+/** Yields each new leader or value, as soon as it can be seen, until one of `ends` aborts. */
+export function observe(
   engine: Engine,
   key: string,
   look: () => Promise<LeaderInfo | null>,
-  signal: AbortSignal | undefined,
+  ends: readonly AbortSignal[],
 ): AsyncIterableIterator<LeaderInfo> {
-  let wake: (() => void) | undefined
-  let rung = false
-  const ring = (): void => {
-    rung = true
-    wake?.()
+  return new Observer(engine, key, look, ends)
+}
+
+/** By hand and not as a generator: `return()` of a generator waits for the `next()` that is pending, perhaps for ever. */
+class Observer implements AsyncIterableIterator<LeaderInfo> {
+  readonly #engine: Engine
+  readonly #key: string
+  readonly #look: () => Promise<LeaderInfo | null>
+  readonly #ends: readonly AbortSignal[]
+  #stopListening: (() => void)[] | undefined
+  #bell: Bell | undefined
+  #last: LeaderInfo | undefined
+  #rung = false
+  #wake: (() => void) | undefined
+  #over = false
+  readonly #ended: Promise<void>
+  #tellEnded!: () => void
+  /** One answer after the other, in the order of the questions. */
+  #turn: Promise<unknown> = Promise.resolve()
+
+  constructor(engine: Engine, key: string, look: () => Promise<LeaderInfo | null>, ends: readonly AbortSignal[]) {
+    this.#engine = engine
+    this.#key = key
+    this.#look = look
+    this.#ends = ends
+    this.#ended = new Promise((resolve) => (this.#tellEnded = resolve))
   }
-  const bell = engine.bells.listen(key, ring)
-  signal?.addEventListener('abort', ring)
-  let last: LeaderInfo | undefined
-  try {
-    await bell?.ready
-    while (!signal?.aborted && !engine.closingReason) {
+
+  [Symbol.asyncIterator](): this {
+    return this
+  }
+
+  next(): Promise<IteratorResult<LeaderInfo>> {
+    const turn = this.#turn.then(() => this.#next())
+    this.#turn = turn.catch(() => {})
+    return turn
+  }
+
+  async return(): Promise<IteratorResult<LeaderInfo>> {
+    this.#end()
+    return DONE
+  }
+
+  async #next(): Promise<IteratorResult<LeaderInfo>> {
+    await this.#start()
+    while (!this.#over) {
       // Before looking: what happens while we look must make us look again.
-      rung = false
-      const now = await look().catch(() => null)
-      if (now && isNews(now, last)) {
-        last = now
-        yield now
+      this.#rung = false
+      const now = await this.#unlessOver(this.#look().catch(() => null))
+      if (this.#over) break
+      if (now && isNews(now, this.#last)) {
+        this.#last = now
+        return { done: false, value: now }
       }
-      if (rung) continue
-      await new Promise<void>((resolve) => {
-        const cancel = engine.world.after(bell?.live() ? LOOK_AGAIN_MS : POLL_MS, resolve, true)
-        wake = () => (cancel(), resolve())
-        if (rung) wake()
-      })
-      wake = undefined
+      if (!this.#rung) await this.#pause()
     }
-  } finally {
-    signal?.removeEventListener('abort', ring)
-    bell?.remove(ring, engine.world.now())
+    return DONE
+  }
+
+  /** Nothing is listened to before somebody asks, so an iterator that is never used costs nothing. */
+  async #start(): Promise<void> {
+    if (this.#stopListening || this.#over) return
+    this.#stopListening = this.#ends.map((signal) => onAbort(signal, () => this.#end()))
+    if (this.#ends.some((signal) => signal.aborted)) return this.#end()
+    const bell = this.#engine.bells.listen(this.#key, this.#ring)
+    this.#bell = bell
+    if (!bell || typeof bell.ready === 'boolean') return
+    const { ready } = bell
+    // A server that cannot be reached rings no bell for now: then we poll.
+    await this.#unlessOver(
+      this.#engine.courier.within(
+        () => ready,
+        () => false,
+      ),
+    )
+  }
+
+  readonly #ring = (): void => {
+    this.#rung = true
+    this.#wake?.()
+  }
+
+  async #unlessOver<T>(promise: T | Promise<T>): Promise<T | null> {
+    return Promise.race([promise, this.#ended.then(() => null)])
+  }
+
+  #pause(): Promise<void> {
+    return new Promise((resolve) => {
+      const cancel = this.#engine.world.after(this.#bell?.live() ? LOOK_AGAIN_MS : POLL_MS, () => this.#wake?.(), true)
+      this.#wake = () => {
+        this.#wake = undefined
+        cancel()
+        resolve()
+      }
+    })
+  }
+
+  #end(): void {
+    if (this.#over) return
+    this.#over = true
+    for (const stop of this.#stopListening ?? []) stop()
+    this.#bell?.remove(this.#ring, this.#engine.world.now())
+    this.#tellEnded()
+    this.#wake?.()
   }
 }
 

@@ -1,3 +1,4 @@
+import type { Ask } from '../core/ask.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
 import type { AcquireOptions, Defaults } from '../core/options.js'
@@ -37,7 +38,7 @@ export class ReadWriteLock {
     }
     if (!engine.store.features.line && !starvation) {
       throw new UnsupportedError(
-        `readWrite needs a line so that writers do not starve, and the ${engine.store.name} store keeps none: pass { starvation: 'accepted' }, or use another store`,
+        `readWrite needs a line so that writers do not starve, and the ${engine.store.name} store keeps none: pass { starvation: 'accepted' } if a steady stream of readers may keep a writer out, or use the memory, SQLite, Redis or PostgreSQL lease-table store`,
       )
     }
     defaults.key('lock', name)
@@ -47,22 +48,28 @@ export class ReadWriteLock {
   }
 
   /** Runs `fn` beside other readers, never beside a writer. */
-  async read<T>(fn: (lock: Lock) => T | Promise<T>, options: ReadWriteCall = {}): Promise<T> {
-    const ask = this.#defaults.ask('lock', this.#name, { ...options, mode: 'shared' })
-    return withLock(this.#engine, ask, fn, options.nested)
+  async read<T>(fn: (lock: Lock) => T | Promise<T>, options?: ReadWriteCall): Promise<T> {
+    return withLock(this.#engine, this.#ask('shared', options), fn, options?.nested)
   }
 
   /** Runs `fn` alone. */
-  async write<T>(fn: (lock: Lock) => T | Promise<T>, options: ReadWriteCall = {}): Promise<T> {
-    const ask = this.#defaults.ask('lock', this.#name, { ...options, mode: 'exclusive' })
-    return withLock(this.#engine, ask, fn, options.nested)
+  async write<T>(fn: (lock: Lock) => T | Promise<T>, options?: ReadWriteCall): Promise<T> {
+    return withLock(this.#engine, this.#ask('exclusive', options), fn, options?.nested)
   }
 
-  async acquireRead(options: ReadWriteCall = {}): Promise<Lock> {
-    return this.#engine.acquire(this.#defaults.ask('lock', this.#name, { ...options, mode: 'shared' }))
+  /** Holds it beside other readers until `release()`. */
+  async acquireRead(options?: ReadWriteCall): Promise<Lock> {
+    return this.#engine.acquire(this.#ask('shared', options))
   }
 
-  async acquireWrite(options: ReadWriteCall = {}): Promise<Lock> {
-    return this.#engine.acquire(this.#defaults.ask('lock', this.#name, { ...options, mode: 'exclusive' }))
+  /** Holds it alone until `release()`. */
+  async acquireWrite(options?: ReadWriteCall): Promise<Lock> {
+    return this.#engine.acquire(this.#ask('exclusive', options))
+  }
+
+  #ask(mode: 'exclusive' | 'shared', options: ReadWriteCall | undefined): Ask {
+    const given = (options as AcquireOptions | undefined)?.mode
+    if (given !== undefined) throw new InvalidOptionError('mode', given, 'no value here: the method says it')
+    return this.#defaults.ask('lock', this.#name, { ...options, mode })
   }
 }

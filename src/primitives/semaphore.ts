@@ -2,9 +2,10 @@ import type { Ask } from '../core/ask.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
 import type { AcquireOptions, Defaults } from '../core/options.js'
-import { InvalidOptionError, LockTimeoutError, UnsupportedError } from '../errors.js'
+import { InvalidOptionError, UnsupportedError } from '../errors.js'
 import { ALL } from '../store.js'
 import { runUnder } from './lock.js'
+import { Slots } from './semaphore-slots.js'
 
 /** A semaphore has no modes; a claim has a weight instead. */
 export interface SemaphoreCall extends Omit<AcquireOptions, 'mode'> {
@@ -25,6 +26,8 @@ export class Semaphore {
   readonly #engine: Engine
   readonly #defaults: Defaults
   readonly #name: string
+  /** Where the store cannot count. */
+  readonly #slots: Slots | undefined
   readonly permits: number
 
   /** @internal */
@@ -37,18 +40,19 @@ export class Semaphore {
     this.#defaults = defaults
     this.#name = name
     this.permits = permits
+    this.#slots = engine.store.features.counting ? undefined : new Slots(engine, permits)
   }
 
   /** Waits for its permits and holds them until `release()`. */
   async acquire(options?: SemaphoreCall): Promise<Lock> {
     const ask = this.#ask(options)
-    return this.#counts ? this.#engine.acquire(ask) : this.#acquireSlot(ask)
+    return this.#slots ? this.#slots.acquire(ask) : this.#engine.acquire(ask)
   }
 
   /** One attempt. Null when there are not enough permits, or others wait already. */
   async tryAcquire(options?: Omit<SemaphoreCall, 'wait'>): Promise<Lock | null> {
     const ask = this.#ask(options)
-    return this.#counts ? this.#engine.tryAcquire(ask) : this.#trySlots(ask)
+    return this.#slots ? this.#slots.tryAcquire(ask) : this.#engine.tryAcquire(ask)
   }
 
   /** Runs `fn` while holding permits. Rejects with `LockLostError` if they were lost meanwhile. */
@@ -58,57 +62,18 @@ export class Semaphore {
     return runUnder(lock, async () => fn(lock))
   }
 
-  get #counts(): boolean {
-    return this.#engine.store.features.counting
-  }
-
   #ask(options: SemaphoreCall | undefined): Ask {
     const weight = options?.weight ?? 1
     if (!Number.isInteger(weight) || weight < 1 || weight > this.permits) {
       throw new InvalidOptionError('weight', weight, `a whole number from 1 to ${this.permits}, the number of permits`)
     }
-    if (weight > 1 && !this.#counts) {
+    if (weight > 1 && this.#slots) {
       throw new UnsupportedError(
-        `the ${this.#engine.store.name} store cannot count, so a semaphore there is made of single slots: weight must be 1`,
+        `the ${this.#engine.store.name} store cannot count, so a semaphore there is made of single slots and weight must be 1: use the memory, SQLite, Redis or PostgreSQL lease-table store for weights`,
       )
     }
+    const { mode } = (options ?? {}) as AcquireOptions
+    if (mode !== undefined) throw new InvalidOptionError('mode', mode, 'no value here: a semaphore has weights instead')
     return { ...this.#defaults.ask('semaphore', this.#name, options), weight, capacity: this.permits }
-  }
-
-  /**
-   * On a store that cannot count, each permit is a lock of its own: counting by majority would admit too many, and a
-   * session lock knows only one holder. There is no common line, so who waits longest is not always served first.
-   */
-  async #trySlots(ask: Ask): Promise<Lock | null> {
-    const first = Math.floor(this.#engine.world.random() * this.permits)
-    for (let i = 0; i < this.permits; i++) {
-      const lock = await this.#engine.tryAcquire(this.#slot(ask, (first + i) % this.permits))
-      if (lock) return lock
-    }
-    return null
-  }
-
-  async #acquireSlot(ask: Ask): Promise<Lock> {
-    const { world } = this.#engine
-    const since = world.now()
-    let heldBy: string | undefined
-    for (;;) {
-      const lock = await this.#trySlots(ask)
-      if (lock) return lock
-      const left = since + ask.waitMs - world.now()
-      if (left <= 0) throw new LockTimeoutError(ask.name, { waitedMs: world.now() - since, heldBy })
-      // Stand before one slot for a while: whoever frees that one wakes us, and after a while we look at all again.
-      const waitMs = Math.min(left, 250 + world.random() * 250)
-      try {
-        return await this.#engine.acquire({ ...this.#slot(ask, Math.floor(world.random() * this.permits)), waitMs })
-      } catch (error) {
-        if (!(error instanceof LockTimeoutError)) throw error
-        heldBy = error.heldBy
-      }
-    }
-  }
-
-  #slot(ask: Ask, index: number): Ask {
-    return { ...ask, key: `${ask.key}#${index}`, weight: ALL, capacity: ALL }
   }
 }

@@ -1,9 +1,10 @@
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import type { Defaults } from '../core/options.js'
-import { LeaseholdError, UnsupportedError } from '../errors.js'
-import { ALL } from '../store.js'
+import { ClosedError, UnsupportedError } from '../errors.js'
+import { ALL, type HolderView } from '../store.js'
 
 /** What the callback of `locks.request` is given: as in browsers. */
 export interface WebLock {
@@ -50,44 +51,71 @@ export class WebLocks {
   async request<T>(args: readonly unknown[]): Promise<Awaited<T>> {
     if (args.length < 2) throw new TypeError(`request takes at least 2 arguments, but only ${args.length} were passed`)
     const name = domString(args[0])
-    const given = args.length === 2 ? undefined : args[1]
+    const options = readOptions(args.length === 2 ? undefined : args[1])
     const callback = (args.length === 2 ? args[1] : args[2]) as WebLockCallback<T>
     if (typeof callback !== 'function') throw new TypeError('the callback passed to request is not a function')
-    const options = readOptions(given)
     refuseCombinations(name, options)
     options.signal?.throwIfAborted()
     const ask = this.#ask(name, options)
-    if (!options.ifAvailable) return this.#run(await this.#acquire(ask), ask, callback)
-    const lock = await this.#engine.tryAcquire(ask).catch(asDomException)
-    return lock ? this.#run(lock, ask, callback) : await callback(null)
+    const unwatch = this.#watch(ask.key)
+    try {
+      const lock = await this.#acquire(ask, options.ifAvailable === true)
+      if (!lock) return await callback(null)
+      // Granted, but cancelled before the callback could be told: then it never is.
+      if (options.signal?.aborted) await lock.release()
+      options.signal?.throwIfAborted()
+      return await this.#run(lock, ask, callback)
+    } finally {
+      unwatch()
+    }
+  }
+
+  /**
+   * Before asking: a lock may be stolen between its grant and the first time anybody looks at it, and where watching
+   * is cheap that has to be heard.
+   */
+  #watch(key: string): () => void {
+    const { store, bells, world } = this.#engine
+    const bell = store.watchesHeld ? bells.open(key) : undefined
+    bell?.keep()
+    return () => bell?.leave(world.now())
   }
 
   async query(): Promise<WebLockSnapshot> {
     const prefix = `lock:${this.#defaults.prefix}`
     const holders = await this.#engine.look('query', (store) => store.holders?.(prefix))
-    const held = holders.map((view) => this.#info(view.key, view.weight, view.owner))
-    const keys = new Set(holders.filter((view) => view.waiting !== 0).map((view) => view.key))
-    for (const waiter of this.#engine.waiting()) if (waiter.ask.key.startsWith(prefix)) keys.add(waiter.ask.key)
-    const pending = await Promise.all([...keys].map((key) => this.#pending(key)))
-    const inOrder = pending.flat().sort((a, b) => b.waitedMs - a.waitedMs)
-    return { held, pending: inOrder.map(({ name, mode, clientId }) => ({ name, mode, clientId })) }
+    const contested = new Set(holders.filter((view) => view.waiting !== 0).map((view) => view.key))
+    for (const { ask } of this.#engine.waiting()) if (ask.key.startsWith(prefix)) contested.add(ask.key)
+    // Who holds and who waits for one name in one look: otherwise whoever was granted in between would be in neither.
+    const looks = await Promise.all([...contested].map((key) => this.#look(key)))
+    const uncontested = holders.filter((view) => !contested.has(view.key)).map((view) => this.#held(view))
+    const held = [...looks.flatMap((look) => look.held), ...uncontested].sort(bySince)
+    return {
+      held: held.map(plain),
+      pending: looks
+        .flatMap((look) => look.pending)
+        .sort(bySince)
+        .map(plain),
+    }
   }
 
-  /** The store's line, and behind it those of this process who do not stand there yet. */
-  async #pending(key: string): Promise<(WebLockInfo & { waitedMs: number })[]> {
-    const { waiters } = await this.#engine.look('query', (store) => store.inspect?.(key))
-    const found = new Map(
-      waiters.map((view) => [
-        view.owner,
-        { ...this.#info(key, view.weight, view.owner), waitedMs: view.waitedMs ?? 0 },
-      ]),
-    )
-    for (const waiter of this.#engine.waiting()) {
-      if (waiter.ask.key === key) {
-        found.set(waiter.owner, { ...this.#info(key, waiter.ask.weight, waiter.owner), waitedMs: waiter.waitedMs })
-      }
+  /** The store's line of one name, and behind it those of this process who do not stand there (yet). */
+  async #look(key: string): Promise<{ held: Dated[]; pending: Dated[] }> {
+    const { world } = this.#engine
+    const at = world.now()
+    const { holders, waiters } = await this.#engine.look('query', (store) => store.inspect?.(key))
+    const own = [...this.#engine.waiting()].filter(({ ask }) => ask.key === key)
+    const ownSince = new Map(own.map(({ owner, waitedMs }) => [owner, world.now() - waitedMs]))
+    const pending = waiters.map((view) => {
+      const since = ownSince.get(view.owner) ?? at - (view.waitedMs ?? 0)
+      return { ...this.#info(view), since }
+    })
+    const known = new Set([...holders, ...waiters].map((view) => view.owner))
+    for (const { ask, owner, waitedMs } of own) {
+      if (known.has(owner)) continue
+      pending.push({ ...this.#info({ key, owner, weight: ask.weight }), since: world.now() - waitedMs })
     }
-    return [...found.values()]
+    return { held: holders.map((view) => this.#held(view)), pending: inOrder(pending) }
   }
 
   #ask(name: string, options: WebLockOptions): Ask {
@@ -109,46 +137,86 @@ export class WebLocks {
       value: undefined,
       signal,
       steal: steal === true,
+      inStoreLine: true,
     }
   }
 
-  async #acquire(ask: Ask): Promise<Lock> {
-    if (!this.#engine.store.features.line && !ask.steal) {
+  async #acquire(ask: Ask, ifAvailable: boolean): Promise<Lock | null> {
+    const { store } = this.#engine
+    if (ask.steal && !store.revoke) {
+      throw new UnsupportedError(`the ${store.name} store cannot take a lock away: request without steal`)
+    }
+    if (!store.features.line && !ask.steal && !ifAvailable) {
       throw new UnsupportedError(
-        `request needs a line, and the ${this.#engine.store.name} store keeps none: use withLock`,
+        `request grants in the order of asking and needs a line, and the ${store.name} store keeps none: use withLock, or request with ifAvailable`,
       )
     }
-    return this.#engine.acquire(ask).catch((error: unknown) => {
-      if (ask.signal?.aborted) throw error
-      return asDomException(error)
-    })
+    try {
+      return await (ifAvailable ? this.#engine.tryAcquire(ask) : this.#engine.acquire(ask))
+    } catch (error) {
+      // Closing ends requests the way a closed page would. Outages stay what they are.
+      if (error instanceof ClosedError) throw abortError(error.message, error)
+      throw error
+    }
   }
 
   /** Holds the lock until the callback's promise settles. A lock lost or stolen meanwhile ends the request at once. */
   async #run<T>(lock: Lock, ask: Ask, callback: WebLockCallback<T>): Promise<Awaited<T>> {
+    const lease = leaseOf(lock)
     const { signal } = lock
-    const lost = new Promise<never>((_, reject) => {
-      const tell = (): void => {
-        if (leaseOf(lock).loss) reject(abortError(`"${ask.name}" was lost or stolen`, signal.reason))
-      }
-      signal.addEventListener('abort', tell, { once: true })
-      if (signal.aborted) tell()
-    })
+    const refuseLoss = (): void => {
+      lease.settle()
+      if (lease.loss) throw abortError(`"${ask.name}" was lost or stolen: ${lease.loss.message}`, lease.loss)
+    }
+    let stopListening: (() => void) | undefined
+    const lost = new Promise<void>((resolve) => (stopListening = onAbort(signal, resolve))).then(refuseLoss)
     lost.catch(() => {})
-    const face: WebLock = Object.freeze({ name: ask.name, mode: ask.mode })
     try {
+      refuseLoss()
+      const face: WebLock = Object.freeze({ name: ask.name, mode: ask.mode })
       const running = (async () => callback(face))() as Promise<Awaited<T>>
       running.catch(() => {})
-      return await Promise.race([running, lost])
+      // Closing aborts the signal too, and then the callback may still finish.
+      await Promise.race([running, lost])
+      const result = await running
+      // While closing, a loss has no signal left to tell it.
+      refuseLoss()
+      return result
     } finally {
+      stopListening?.()
       await lock.release()
     }
   }
 
-  #info(key: string, weight: number, owner: string): WebLockInfo {
+  /** Tokens tell the order of grants, being the store's microseconds. Only what is not ours has none. */
+  #held(view: HolderView): Dated {
+    const since = view.token === undefined ? this.#engine.world.date() - (view.heldMs ?? 0) : Number(view.token) / 1_000
+    return { ...this.#info(view), since }
+  }
+
+  #info({ key, weight, owner }: { key: string; weight: number; owner: string }): WebLockInfo {
     const name = key.slice(`lock:${this.#defaults.prefix}`.length)
     return { name, mode: weight === 1 ? 'shared' : 'exclusive', clientId: owner.replace(/\/\d+$/, '') }
   }
+}
+
+/** With what tells the order: since when, in milliseconds. */
+interface Dated extends WebLockInfo {
+  since: number
+}
+
+function bySince(a: Dated, b: Dated): number {
+  return a.since - b.since
+}
+
+/** A line as it is, whatever the clocks of the store and of this process say of those who stand in it. */
+function inOrder(line: Dated[]): Dated[] {
+  for (const [i, waiter] of line.entries()) waiter.since = Math.max(waiter.since, line[i - 1]?.since ?? 0)
+  return line
+}
+
+function plain({ name, mode, clientId }: Dated): WebLockInfo {
+  return { name, mode, clientId }
 }
 
 /** As the bindings of a browser read a dictionary: what is not given has its default, what is wrong is a TypeError. */
@@ -191,10 +259,4 @@ function abortError(message: string, cause: unknown): DOMException {
   const error = new DOMException(message, 'AbortError')
   Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true })
   return error
-}
-
-/** Closing ends requests the way a closed page would. Outages stay what they are. */
-function asDomException(error: unknown): never {
-  if (error instanceof LeaseholdError && error.code === 'CLOSED') throw abortError(error.message, error)
-  throw error
 }

@@ -89,9 +89,9 @@ test('a store that cannot be used gives 69 and says why', async () => {
 })
 
 test('the lock is renewed for as long as the command runs', async () => {
-  const long = place.leasehold('run', 'long', '--ttl', '2s', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
+  const long = place.leasehold('run', 'long', '--ttl', '3s', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
   await long.says('holder')
-  const other = place.leasehold('run', 'long', '--wait', '3s', '--', 'true')
+  const other = place.leasehold('run', 'long', '--wait', '4s', '--', 'true')
   expect((await other.ended).code).toBe(75)
   long.closeStdin()
   expect((await long.ended).code).toBe(0)

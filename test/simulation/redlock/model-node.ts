@@ -72,6 +72,15 @@ const blank = (): Data => ({
   counters: new Map(),
 })
 
+function copyOf(data: Data): Data {
+  const keys = new Map<string, Held>()
+  for (const [key, held] of data.keys) {
+    const readers = held.readers && new Map(held.readers)
+    keys.set(key, { ...held, readers, info: new Map(held.info) })
+  }
+  return { ...data, keys, counters: new Map(data.counters) }
+}
+
 export interface ModelOptions {
   name: string
   size: number
@@ -114,15 +123,22 @@ export class ModelNode {
     return this.#data.counter
   }
 
+  /** As it is in a cluster that has been there for long. */
+  settle(): void {
+    this.look({ id: `${this.#name} of old`, known: false })
+    this.admit({ as: 'founder', id: this.#data.id, manifest: '' })
+    this.#data.longestMs = this.#maxTtlMs
+  }
+
   /** As it would be found in a snapshot on disk. */
   snapshot(): unknown {
-    return structuredClone(this.#data)
+    return copyOf(this.#data)
   }
 
   /** Another process. What it finds on disk may be everything, something older, or nothing. */
   restart(disk: unknown): void {
     this.run = `${this.#name}/${++this.#starts}`
-    this.#data = disk === undefined ? blank() : structuredClone(disk as Data)
+    this.#data = disk === undefined ? blank() : copyOf(disk as Data)
   }
 
   /** The same process, emptied. */
@@ -156,10 +172,8 @@ export class ModelNode {
     return { standing, counter, micros: this.#micros(), items: answers }
   }
 
-  raise({ run, items }: Question<Raise>, client = ''): Reply<boolean> {
-    const standing = this.#standing(run, client)
-    if (standing !== 'votes') return { standing, items: [] }
-    return { standing, items: items.map((item) => this.#raise(item)) }
+  raise(items: readonly Raise[]): boolean[] {
+    return items.map((item) => this.#raise(item))
   }
 
   renew({ run, items }: Question<NodeRenewal>, client = ''): Reply<NodeRenewed> {

@@ -22,15 +22,19 @@ import { chance, Timeline } from './timeline.js'
 export const REGIMES = ['expiry', 'losses', 'restarts'] as const
 export type Regime = (typeof REGIMES)[number]
 
+/** One mistake: of the nodes, or of the clients. */
+export type Mutation = Mutant | 'majority of half' | 'trust beyond the ttl'
+
 export interface Schedule {
   seed: number
   regime: Regime
-  mutant?: Mutant | 'majority of half' | 'trust beyond the ttl' | undefined
+  mutation?: Mutation | undefined
 }
 
 export interface Outcome {
   violations: Violation[]
   grants: number
+  refusals: number
   restarts: number
 }
 
@@ -43,8 +47,8 @@ const KEYS = ['lock:a', 'lock:b']
 export function simulate(schedule: Schedule): Outcome {
   const simulation = new Simulation(schedule)
   simulation.run()
-  const { judge, restarts } = simulation
-  return { violations: judge.violations, grants: judge.grants, restarts }
+  const { judge, refusals, restarts } = simulation
+  return { violations: judge.violations, grants: judge.grants, refusals, restarts }
 }
 
 class Simulation {
@@ -57,23 +61,25 @@ class Simulation {
   /** How much of the traffic is lost, and how much is very late. Some schedules have a quiet network. */
   readonly loss: number
   readonly tail: number
+  clients = 0
+  refusals = 0
   restarts = 0
   /** Nobody asks for anything until then. What a node forgot is not soon overwritten by what comes next. */
   quietUntil = 0
   readonly regime: Regime
   readonly #trueMajority: number
 
-  constructor({ seed, regime, mutant }: Schedule) {
+  constructor({ seed, regime, mutation }: Schedule) {
     this.random = chance(seed * 2654435761)
     this.regime = regime
     this.judge = new Judge(regime !== 'expiry')
     const size = 3 + this.pick(3)
     this.#trueMajority = Math.floor(size / 2) + 1
-    this.majority = mutant === 'majority of half' ? Math.ceil(size / 2) : this.#trueMajority
-    this.drift = mutant === 'trust beyond the ttl' ? -0.5 : 0.01
+    this.majority = mutation === 'majority of half' ? Math.ceil(size / 2) : this.#trueMajority
+    this.drift = mutation === 'trust beyond the ttl' ? -0.5 : 0.01
     this.loss = [0, 0.02, 0.1][this.pick(3)] as number
     this.tail = [0, 0.03, 0.1][this.pick(3)] as number
-    const inModel = mutant === 'majority of half' || mutant === 'trust beyond the ttl' ? undefined : mutant
+    const mutant = mutation === 'majority of half' || mutation === 'trust beyond the ttl' ? undefined : mutation
     this.nodes = Array.from({ length: size }, (_, i) => {
       const rate = this.clockRate()
       const clock = (): number => this.timeline.now * rate
@@ -84,12 +90,14 @@ class Simulation {
         maxTtlMs: MAX_TTL_MS,
         clock,
         micros: () => 0,
-        mutant: inModel,
+        mutant,
       })
     })
   }
 
   run(): void {
+    // Half of the schedules begin with a cluster that nobody has founded yet.
+    if (this.random() < 0.5) for (const node of this.nodes) node.settle()
     const clients = this.random() < 0.7 ? 2 : 3
     for (let i = 0; i < clients; i++)
       new Client(this).begin(this.random() < 0.7 ? this.random() * 5 : this.random() * 300)
@@ -154,19 +162,18 @@ class Simulation {
   }
 }
 
-let clientsEver = 0
-
 /** A process with a clock of its own that takes locks, holds, renews, releases, forgets, and sometimes dies. */
 class Client {
   alive = true
   readonly #simulation: Simulation
-  readonly #name = `c${clientsEver++}`
+  readonly #name: string
   readonly #rate: number
   readonly #quorum: Quorum
   #acquisitions = 0
 
   constructor(simulation: Simulation) {
     this.#simulation = simulation
+    this.#name = `client ${simulation.clients++}`
     this.#rate = simulation.clockRate()
     const { majority, drift } = simulation
     this.#quorum = new Quorum({
@@ -204,7 +211,8 @@ class Client {
         if (answer.granted === true) {
           pause = Math.max(pause, random() * ttlMs)
           this.#hold(claims[i] as Claim, answer, startedAt, localStart)
-        } else if (answer.granted === 'unknown') {
+        } else if (answer.granted === false) this.#simulation.refusals++
+        else {
           pause = Math.max(pause, 20 + random() * 80)
           if (random() < 0.5) this.#quorum.release([{ key: (claims[i] as Claim).key, owner }], () => {})
         }
@@ -253,7 +261,7 @@ class Client {
     return {
       name: `node ${i + 1}`,
       vote: (question, done) => send(() => this.#vote(node, question), done),
-      raise: (question, done) => send(() => node.raise(question, this.#name), done),
+      raise: (items, done) => send(() => node.raise(items), done),
       renew: (question, done) => send(() => node.renew(question, this.#name), done),
       release: (items, done) => send(() => node.release(items), done),
       look: (question, done) => send(() => node.look(question), done),

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
-import pg from 'pg'
+import { Pool } from 'pg'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import {
   type PgBouncer,
@@ -19,11 +19,11 @@ import { migrate, type PostgresOptions, postgres } from '../../../src/stores/pos
 import { type Library, storeAt } from './place.js'
 
 let server: PostgresServer
-let pool: pg.Pool
+let pool: Pool
 
 beforeAll(async () => {
   server = await startPostgres()
-  pool = new pg.Pool({ connectionString: server.url })
+  pool = new Pool({ connectionString: server.url })
   pool.on('error', () => {})
   await migrate(pool)
 })
@@ -35,7 +35,7 @@ afterAll(async () => {
 
 const closing: (() => Promise<unknown>)[] = []
 afterEach(async () => {
-  for (const close of closing.splice(0).reverse()) await close()
+  for (const close of closing.splice(0).toReversed()) await close()
 })
 
 function open(
@@ -182,7 +182,7 @@ test('tokens grow although the clock of the server went back and the rows were f
 })
 
 test('an exhausted pool is an outage with its reason, and nothing is granted after the caller has gone', async () => {
-  const small = new pg.Pool({ connectionString: server.url, max: 2 })
+  const small = new Pool({ connectionString: server.url, max: 2 })
   const store = postgres(small, { timeout: '300ms' })
   const locks = createLocks(store)
   const name = newName()

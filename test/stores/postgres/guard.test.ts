@@ -1,4 +1,4 @@
-import pg from 'pg'
+import { Pool } from 'pg'
 import postgresJs from 'postgres'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
@@ -7,12 +7,12 @@ import { createLocks } from '../../../src/locks.js'
 import { guard, guardedWrite, migrate, postgres, StaleTokenError } from '../../../src/stores/postgres/index.js'
 
 let server: PostgresServer
-let pool: pg.Pool
+let pool: Pool
 let sql: postgresJs.Sql
 
 beforeAll(async () => {
   server = await startPostgres()
-  pool = new pg.Pool({ connectionString: server.url })
+  pool = new Pool({ connectionString: server.url })
   sql = postgresJs(server.url, { max: 3, onnotice: () => {} })
   await migrate(pool)
   await pool.query('create table accounts (id text primary key, balance int not null)')

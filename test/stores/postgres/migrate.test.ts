@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import pg from 'pg'
+import { Client, Pool } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
 import { InvalidOptionError, UnsupportedError } from '../../../src/errors.js'
@@ -19,8 +19,8 @@ beforeAll(async () => {
 
 afterAll(() => server.stop())
 
-async function withPool<T>(url: string, use: (pool: pg.Pool) => Promise<T>): Promise<T> {
-  const pool = new pg.Pool({ connectionString: url, max: 12 })
+async function withPool<T>(url: string, use: (pool: Pool) => Promise<T>): Promise<T> {
+  const pool = new Pool({ connectionString: url, max: 12 })
   try {
     return await use(pool)
   } finally {
@@ -65,7 +65,7 @@ test.concurrent('with migrate: true the first call makes the schema, from many s
   const url = await server.createDatabase()
   const stores = Array.from({ length: 8 }, () => storeAt('pg', url, { migrate: true, timeout: '20s' }))
   const claim = (i: number) => ({ key: `lock:${i}`, owner: 'x', weight: 1, capacity: 1, ttlMs: 1_000 })
-  const answers = await Promise.all(stores.map((store, i) => store.acquire([claim(i)])))
+  const answers = await Promise.all(stores.map(async (store, i) => store.acquire([claim(i)])))
   expect(answers.flat().every((answer) => answer.granted === true)).toBe(true)
   await Promise.all(stores.map((store) => store.close()))
 })
@@ -94,11 +94,11 @@ test.concurrent.each([`a"b'c`, 'Größe {schema} %s \\', 'x'.repeat(63)])(
 )
 
 test.concurrent.each(['', 'x'.repeat(64), 'a$b'])('the schema cannot be called %j', (schema) => {
-  expect(() => postgres(new pg.Pool(), { schema })).toThrow(InvalidOptionError)
+  expect(() => postgres(new Pool(), { schema })).toThrow(InvalidOptionError)
 })
 
 test.concurrent('what is not a pool is told so, and a single client why', async () => {
-  expect(() => postgres(new pg.Client() as never)).toThrow(/single Client/)
+  expect(() => postgres(new Client() as never)).toThrow(/single Client/)
   expect(() => postgres({} as never)).toThrow(InvalidOptionError)
 })
 
@@ -138,10 +138,17 @@ test.concurrent('a role without rights is told what to grant', async () => {
 
 test.concurrent('a store opened by URL closes the connections that it opened', async ({ expect }) => {
   const url = await server.createDatabase('by_url')
-  const store = await open(url, { migrate: true })
+  const store = await open(`${url}?migrate=true&schema=of+its+own&application_name=mine&timeout=10s`)
+  expect(store.timeoutMs).toBe(10_000)
   expect(await store.now?.()).toBeCloseTo(Date.now(), -4)
   const watch = store.watch?.('lock:a', () => {})
   expect(await watch?.ready).toBe(true)
+  expect(await server.psql(`select to_regclass('"of its own".leasehold_leases') is not null`, 'by_url')).toBe('t')
+  expect(
+    await server.psql(
+      `select distinct application_name from pg_stat_activity where datname = 'by_url' and pid <> pg_backend_pid()`,
+    ),
+  ).toBe('mine')
   await store.close()
   await expect
     .poll(() => server.psql(`select count(*) from pg_stat_activity where datname = 'by_url'`), { timeout: 5_000 })

@@ -1,4 +1,4 @@
-import pg from 'pg'
+import { Pool } from 'pg'
 import postgresJs from 'postgres'
 import { migrate, type PostgresClient, type PostgresOptions, postgres } from '../../../src/stores/postgres/index.js'
 import type { Store } from '../../../src/store.js'
@@ -9,7 +9,7 @@ export type Library = 'pg' | 'postgres.js'
 /** A client of one of the two libraries, and how to close it. */
 export function clientOf(library: Library, url: string, max = 5): { client: PostgresClient; end: () => Promise<void> } {
   if (library === 'pg') {
-    const pool = new pg.Pool({ connectionString: url, max })
+    const pool = new Pool({ connectionString: url, max })
     return { client: pool, end: async () => void (pool.ending || (await pool.end())) }
   }
   // As docs/stores/postgres.md advises: by default it pauses for up to 20 s before it connects again.

@@ -1,5 +1,5 @@
-import fc from 'fast-check'
-import pg from 'pg'
+import * as fc from 'fast-check'
+import { Pool } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
 import { emptyMeter, takeFrom } from '../../../src/kit/rate.js'
@@ -7,11 +7,11 @@ import type { Limit, TakeAnswer } from '../../../src/store.js'
 import { migrate } from '../../../src/stores/postgres/index.js'
 
 let server: PostgresServer
-let pool: pg.Pool
+let pool: Pool
 
 beforeAll(async () => {
   server = await startPostgres({ settings: { synchronous_commit: 'off' } })
-  pool = new pg.Pool({ connectionString: server.url })
+  pool = new Pool({ connectionString: server.url })
   await migrate(pool)
 })
 

@@ -1,4 +1,4 @@
-import pg from 'pg'
+import { Pool } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
 import { createLocks, type Locks } from '../../../src/locks.js'
@@ -7,13 +7,13 @@ import { migrate, migrationSql, postgres } from '../../../src/stores/postgres/in
 import { seedSql } from './seed.js'
 
 let server: PostgresServer
-let pool: pg.Pool
+let pool: Pool
 let store: Store
 let locks: Locks
 
 beforeAll(async () => {
   server = await startPostgres()
-  pool = new pg.Pool({ connectionString: server.url })
+  pool = new Pool({ connectionString: server.url })
   await migrate(pool)
   store = postgres(pool)
   locks = createLocks(store, { ttl: '30s', wait: '10s' })
@@ -258,8 +258,8 @@ describe('a name that somebody decides about in a transaction that stays open', 
 })
 
 describe('what has the same names but is not ours', () => {
-  async function seeded(): Promise<pg.Pool> {
-    const seedPool = new pg.Pool({ connectionString: await server.createDatabase() })
+  async function seeded(): Promise<Pool> {
+    const seedPool = new Pool({ connectionString: await server.createDatabase() })
     await seedPool.query(seedSql)
     await seedPool.query(`select acquire_lock('held', 'old holder', 600, '{"a": 1}')`)
     await seedPool.query(
@@ -296,7 +296,7 @@ describe('what has the same names but is not ours', () => {
   })
 
   test('is left alone where it is something else altogether', async () => {
-    const otherPool = new pg.Pool({ connectionString: await server.createDatabase() })
+    const otherPool = new Pool({ connectionString: await server.createDatabase() })
     await otherPool.query(`create function acquire_lock(bigint) returns boolean language sql as 'select true'`)
     await expect(migrate(otherPool, { adopt: true })).rejects.toThrow(/cannot|not a function that can be adopted/)
     await migrate(otherPool, { schema: 'elsewhere' })

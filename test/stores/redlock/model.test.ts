@@ -23,7 +23,7 @@ let client: Redis
 let real: LuaNode
 
 beforeAll(async () => {
-  server = await startRedis({ appendonly: true })
+  server = await startRedis()
   client = new Redis(server.url, { keyPrefix: 'some:prefix:' })
   client.on('error', () => {})
   real = new LuaNode(new Link(lineFor(client, 0), realWorld, 5_000), { nodes: SIZE, maxTtlMs: 0 })
@@ -102,11 +102,11 @@ class Conversation {
   async #raise(): Promise<[string, unknown, unknown]> {
     this.token += Math.floor(this.random() * 3)
     const value = this.random() < 0.5 ? JSON.stringify({ n: this.token, text: 'a:b:c\n' }) : undefined
-    const items = [{ key: this.pick(KEYS), owner: this.pick(OWNERS), token: this.token, announce: false, value }]
-    const [run, modelRun] = this.#runs()
-    const answer = await ask<object>((done) => real.raise({ run, items }, done))
-    const model = this.model.raise({ run: modelRun, items })
-    if (model.items[0] === true) this.raised++
+    const [key, owner, announce] = [this.pick(KEYS), this.pick(OWNERS), this.random() < 0.1]
+    const items = [{ key, owner, ttlMs: NEVER_MS, token: this.token, announce, value }]
+    const answer = await ask<unknown>((done) => real.raise(items, done))
+    const model = this.model.raise(items)
+    if (model[0] === true) this.raised++
     return [`raise ${JSON.stringify(items)}`, answer, model]
   }
 

@@ -84,6 +84,8 @@ test('two machines on one file are noticed, and the first stops trusting it', as
   const renewal = Promise.resolve(one.renew([{ key: 'lock:a', owner: 'me', ttlMs: 1_000 }]))
   await expect(renewal).rejects.toThrow(StoreUnavailableError)
   await expect(renewal).rejects.toThrow(/in use by another machine/)
+  await expect(one.acquire([claim('lock:c', 'me')])).rejects.toThrow(/in use by another machine/)
+  await expect(one.release([{ key: 'lock:a', owner: 'me' }])).rejects.toThrow(/in use by another machine/)
   expect(await other.inspect?.('lock:b')).toMatchObject({ holders: [{ owner: 'you' }] })
 })
 

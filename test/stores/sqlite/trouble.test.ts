@@ -179,8 +179,10 @@ test('a process frozen in its transaction makes the store unavailable, without h
   clearInterval(counting)
   expect(turns).toBeGreaterThan(20)
   await expect(store.release([{ key: 'lock:a', owner: 'me' }])).rejects.toThrow(/locked by another process, for \d+ ms/)
-  // To look needs no turn.
-  expect(await store.inspect?.('lock:a')).toMatchObject({ holders: [{ owner: 'me' }] })
+  // To look needs no turn, not even for a newcomer.
+  for (const looker of [store, open(path)]) {
+    expect(await looker.inspect?.('lock:a')).toMatchObject({ holders: [{ owner: 'me' }] })
+  }
 
   other.signal('SIGCONT')
   await other.kill()

@@ -1,0 +1,133 @@
+// Locks on five independent servers, beside the libraries that do the same without tokens, and beside the least that a
+// majority can cost: one round of SET NX and one of compare-and-delete. Same servers, same client library, taken in turns,
+// so that a noisy machine is noisy for all: compare the ratios.
+//
+//   npx tsx bench/redlock.ts [--rounds 7]
+import { createRequire } from 'node:module'
+import { Redis } from 'ioredis'
+import { startRedis } from '../scripts/servers/index.js'
+import { createLocks } from '../src/index.js'
+import { redlock } from '../src/stores/redlock/index.js'
+
+/** The parts of the peers that are used. Their packages are installed beside this file only. */
+const peer = createRequire(import.meta.url)
+const { default: Redlock5 } = peer('redlock5') as {
+  default: new (clients: Redis[]) => { acquire(names: string[], ttl: number): Promise<{ release(): Promise<unknown> }> }
+}
+const { RedlockMutex } = peer('redis-semaphore') as {
+  RedlockMutex: new (
+    clients: Redis[],
+    name: string,
+    options: object,
+  ) => { acquire(): Promise<void>; release(): Promise<void> }
+}
+const { RedLock, IoredisAdapter } = peer('redlock-universal') as {
+  RedLock: new (options: object) => { acquire(): Promise<object>; release(handle: object): Promise<boolean> }
+  IoredisAdapter: new (client: Redis) => object
+}
+
+const at = process.argv.indexOf('--rounds')
+const ROUNDS = at > 0 ? Number(process.argv[at + 1]) : 7
+const ROUND_MS = 500
+const TTL_MS = 30_000
+const NODES = 5
+const IN_FLIGHT = 32
+
+/** Takes one lock and gives it back. */
+type Cycle = (name: string) => Promise<unknown>
+
+const RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+function bareQuorum(clients: readonly Redis[]): Cycle {
+  const majority = Math.floor(NODES / 2) + 1
+  let owners = 0
+  const most = (calls: Promise<unknown>[]): Promise<void> =>
+    new Promise((resolve) => {
+      let agreed = 0
+      for (const call of calls) void call.then(() => ++agreed === majority && resolve())
+    })
+  return async (name) => {
+    const owner = `bare/${owners++}`
+    await most(clients.map((client) => client.set(`bare:${name}`, owner, 'PX', TTL_MS, 'NX')))
+    await most(clients.map((client) => client.eval(RELEASE, 1, `bare:${name}`, owner)))
+  }
+}
+
+async function contenders(ports: readonly number[]): Promise<Record<string, Cycle>> {
+  const connect = async (): Promise<Redis[]> => {
+    const clients = ports.map((port) => new Redis(port, '127.0.0.1', { lazyConnect: true }))
+    await Promise.all(clients.map((client) => client.connect()))
+    return clients
+  }
+  const locks = createLocks(redlock(await connect(), { maxTtl: '1m' }), { ttl: TTL_MS })
+  const redlock5 = new Redlock5(await connect())
+  const forSemaphore = await connect()
+  const adapters = (await connect()).map((client) => new IoredisAdapter(client))
+  return {
+    leasehold: async (name) => (await locks.acquire(name)).release(),
+    'redlock@5': async (name) => (await redlock5.acquire([`r5:${name}`], TTL_MS)).release(),
+    'redis-semaphore': async (name) => {
+      const mutex = new RedlockMutex(forSemaphore, name, { lockTimeout: TTL_MS })
+      await mutex.acquire()
+      await mutex.release()
+    },
+    'redlock-universal': async (name) => {
+      const lock = new RedLock({ adapters, key: `ru:${name}`, ttl: TTL_MS })
+      await lock.release(await lock.acquire())
+    },
+    'bare quorum, no token': bareQuorum(await connect()),
+  }
+}
+
+const median = (all: readonly number[]): number => [...all].sort((a, b) => a - b)[all.length >> 1] as number
+
+/** Locks a second with so many under way at all times, each of another name; and what one of them took. */
+async function measure(cycle: Cycle, inFlight: number): Promise<{ rate: number; ms: number }> {
+  const began = performance.now()
+  const times: number[] = []
+  const worker = async (nth: number): Promise<void> => {
+    for (let round = 0; performance.now() - began < ROUND_MS; round++) {
+      const startedAt = performance.now()
+      await cycle(`bench:${nth}:${round % 50}`)
+      times.push(performance.now() - startedAt)
+    }
+  }
+  await Promise.all(Array.from({ length: inFlight }, (_, nth) => worker(nth)))
+  return { rate: (times.length / (performance.now() - began)) * 1_000, ms: median(times) }
+}
+
+async function inTurns(all: Record<string, Cycle>, inFlight: number): Promise<void> {
+  const rates: Record<string, number[]> = {}
+  const times: Record<string, number[]> = {}
+  for (let round = 0; round <= ROUNDS; round++) {
+    for (const [name, cycle] of Object.entries(all)) {
+      const { rate, ms } = await measure(cycle, inFlight)
+      // The first round warms up.
+      if (round === 0) continue
+      rates[name] = [...(rates[name] ?? []), rate]
+      times[name] = [...(times[name] ?? []), ms]
+    }
+  }
+  console.log(`\n${inFlight === 1 ? 'one after the other' : `${inFlight} in flight`} (medians of ${ROUNDS} rounds)`)
+  const ours = median(rates.leasehold as number[])
+  const oursMs = median(times.leasehold as number[])
+  for (const name of Object.keys(all)) {
+    const rate = median(rates[name] as number[])
+    const ms = median(times[name] as number[])
+    const ratio =
+      name === 'leasehold'
+        ? ''
+        : `  leasehold: ${(ours / rate).toFixed(2)}x the locks, ${(oursMs / ms).toFixed(2)}x the time`
+    console.log(
+      `  ${name.padEnd(22)} ${rate.toFixed(0).padStart(6)} locks/s  ${ms.toFixed(2).padStart(6)} ms each${ratio}`,
+    )
+  }
+}
+
+const servers = await Promise.all(Array.from({ length: NODES }, () => startRedis()))
+const all = await contenders(servers.map((server) => server.port))
+console.log(`acquire and release on ${NODES} servers, ttl ${TTL_MS / 1_000} s`)
+await inTurns(all, IN_FLIGHT)
+await inTurns(all, 1)
+await Promise.all(servers.map((server) => server.stop()))
+process.exit(0)

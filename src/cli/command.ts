@@ -1,0 +1,128 @@
+import { parseArgs } from 'node:util'
+import { InvalidOptionError } from '../errors.js'
+import { type Duration, type DurationRange, milliseconds } from '../kit/duration.js'
+
+/** One word after `leasehold`: what it takes, how it is explained, and what it does. */
+export interface Command {
+  /** What follows the command's name in the usage line, without the options. */
+  usage: string
+  /** One line, for the list of commands. */
+  summary: string
+  /** What help says beyond that. */
+  about?: string
+  options: Record<string, OptionSpec>
+  /** Each with the reason one would type it. */
+  examples: readonly (readonly [line: string, why: string])[]
+  /** Resolves with the exit status. */
+  run: (input: Input, program: Program) => Promise<number>
+}
+
+/** Where this program is. A bundler may move every file but the entries, so only main can tell. */
+export interface Program {
+  guardFile: string
+}
+
+export interface OptionSpec {
+  /** What stands for its value in help, such as `DURATION`. Absent: a switch. */
+  value?: string
+  help: string
+}
+
+/** Bad usage: exit status 64, and nothing was touched. */
+export class UsageError extends Error {}
+
+/** What was typed after the command's name, checked against what the command takes. */
+export class Input {
+  readonly positionals: readonly string[]
+  /** What followed `--`; undefined if there was none. */
+  readonly rest: readonly string[] | undefined
+  readonly #values: ReadonlyMap<string, string | true>
+
+  constructor(command: Command, argv: readonly string[]) {
+    const end = argv.indexOf('--')
+    this.rest = end === -1 ? undefined : argv.slice(end + 1)
+    const { values, positionals } = parse(command, end === -1 ? argv : argv.slice(0, end))
+    this.#values = values
+    this.positionals = positionals
+  }
+
+  has(option: string): boolean {
+    return this.#values.has(option)
+  }
+
+  value(option: string): string | undefined {
+    return this.#values.get(option) as string | undefined
+  }
+
+  /** In milliseconds. A bare number is milliseconds, too. */
+  duration(option: string, range?: DurationRange): number | undefined {
+    const text = this.value(option)
+    if (text === undefined) return undefined
+    return milliseconds(`--${option}`, /^\d+(\.\d+)?$/.test(text) ? Number(text) : (text as Duration), range)
+  }
+
+  /** A whole number, at least 1. */
+  count(option: string, most: number): number | undefined {
+    const text = this.value(option)
+    if (text === undefined) return undefined
+    const count = /^\d+$/.test(text) ? Number(text) : Number.NaN
+    if (count >= 1 && count <= most) return count
+    throw new InvalidOptionError(`--${option}`, text, `a whole number from 1 to ${most}`)
+  }
+
+  /** The only positional argument, which has to be there. */
+  one(what: string): string {
+    const [first, second] = this.positionals
+    if (first === undefined) throw new UsageError(`${what} is missing`)
+    if (second !== undefined) throw new UsageError(`one ${what} is enough; what is ${JSON.stringify(second)}?`)
+    return first
+  }
+
+  /** The only positional argument, if there is any. */
+  atMostOne(what: string): string | undefined {
+    return this.positionals.length === 0 ? undefined : this.one(what)
+  }
+}
+
+interface Typed {
+  values: Map<string, string | true>
+  positionals: string[]
+}
+
+function parse(command: Command, args: readonly string[]): Typed {
+  const options: Record<string, { type: 'string' | 'boolean' }> = {}
+  for (const [name, { value }] of Object.entries(command.options))
+    options[name] = { type: value ? 'string' : 'boolean' }
+  const { tokens } = parseArgs({ args: [...args], options, strict: false, allowPositionals: true, tokens: true })
+  const typed: Typed = { values: new Map(), positionals: [] }
+  for (const token of tokens) {
+    if (token.kind === 'positional') typed.positionals.push(token.value)
+    else if (token.kind === 'option') typed.values.set(token.name, checked(command, token))
+  }
+  return typed
+}
+
+interface OptionToken {
+  name: string
+  rawName: string
+  value?: string | undefined
+  inlineValue?: boolean | undefined
+}
+
+function checked(command: Command, { name, rawName, value, inlineValue }: OptionToken): string | true {
+  const spec = Object.hasOwn(command.options, name) && rawName.startsWith('--') ? command.options[name] : undefined
+  if (!spec) {
+    const known = Object.keys(command.options).map((option) => `--${option}`)
+    throw new UsageError(`there is no option ${rawName}; there are ${known.join(', ')}`)
+  }
+  if (!spec.value) {
+    if (value === undefined) return true
+    throw new UsageError(`${rawName} is a switch and takes no value; it was given ${JSON.stringify(value)}`)
+  }
+  if (value === undefined) throw new UsageError(`${rawName} takes ${spec.value}; there was none`)
+  // «--ttl --wait 5s» forgot something: the next option is not this one's value.
+  if (!inlineValue && value.startsWith('-')) {
+    throw new UsageError(`${rawName} takes ${spec.value}; it was ${JSON.stringify(value)}`)
+  }
+  return value
+}

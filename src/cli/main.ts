@@ -1,0 +1,97 @@
+#!/usr/bin/env node
+import { readFileSync } from 'node:fs'
+import { extname } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import {
+  InvalidOptionError,
+  LeaseholdError,
+  LockTimeoutError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from '../errors.js'
+import { type Command, Input, type Program, UsageError } from './command.js'
+import { exitCode } from './exit-codes.js'
+import { type Output, print, say } from './output.js'
+
+/** Each loaded only when it is typed. A new command is a file in commands/ and a line here. */
+const commands: Record<string, () => Promise<Command>> = {
+  run: async () => (await import('./commands/run.js')).run,
+  ls: async () => (await import('./commands/ls.js')).ls,
+  show: async () => (await import('./commands/show.js')).show,
+  release: async () => (await import('./commands/release.js')).release,
+}
+
+const program: Program = {
+  guardFile: fileURLToPath(new URL(`guard${extname(import.meta.url)}`, import.meta.url)),
+}
+
+async function main(argv: readonly string[]): Promise<number> {
+  const [name, ...rest] = argv
+  if (name === '--version' || name === '-v') return version()
+  if (name === undefined) {
+    say(`what should it do?\n\n${await overview('stderr')}`)
+    return exitCode.usage
+  }
+  if (name === 'help' || name === '--help' || name === '-h') return help(rest)
+  const command = await commandNamed(name)
+  const end = rest.indexOf('--')
+  const own = end === -1 ? rest : rest.slice(0, end)
+  if (own.includes('--help') || own.includes('-h')) return help([name])
+  try {
+    return await command.run(new Input(command, rest), program)
+  } catch (error) {
+    if (error instanceof UsageError) error.message += `\nleasehold: try "leasehold help ${name}"`
+    throw error
+  }
+}
+
+async function commandNamed(name: string): Promise<Command> {
+  const load = Object.hasOwn(commands, name) ? commands[name] : undefined
+  if (!load) throw new UsageError(`there is no command ${JSON.stringify(name)}\n\n${await overview('stderr')}`)
+  return load()
+}
+
+async function help(names: readonly string[]): Promise<number> {
+  const [name] = names
+  if (name === undefined) print(await overview('stdout'))
+  else print((await import('./help.js')).helpOf(name, await commandNamed(name)))
+  return exitCode.ok
+}
+
+async function overview(output: Output): Promise<string> {
+  const { helpOfAll } = await import('./help.js')
+  const all = Object.entries(commands).map(async ([name, load]) => [name, await load()] as const)
+  return helpOfAll(await Promise.all(all), output)
+}
+
+function version(): number {
+  const manifest = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
+  print((JSON.parse(manifest) as { version: string }).version)
+  return exitCode.ok
+}
+
+/** Busy, outage and bad input are never confused. */
+function exitCodeOf(error: unknown): number {
+  if (error instanceof UsageError || error instanceof InvalidOptionError || error instanceof UnsupportedError) {
+    return exitCode.usage
+  }
+  if (error instanceof LockTimeoutError) return exitCode.busy
+  if (error instanceof StoreUnavailableError) return exitCode.unavailable
+  return exitCode.lost
+}
+
+function explain(error: unknown): void {
+  if (!(error instanceof Error)) return say(String(error))
+  const known = error instanceof LeaseholdError || error instanceof UsageError
+  // Something nobody thought of: whoever has to mend it needs the whole story.
+  say(known ? error.message : (error.stack ?? error.message))
+  for (let cause = error.cause; cause instanceof Error; cause = cause.cause) say(`because: ${cause.message}`)
+}
+
+function fail(error: unknown): never {
+  explain(error)
+  process.exit(exitCodeOf(error))
+}
+
+process.on('uncaughtException', fail)
+main(process.argv.slice(2)).then((code) => process.exit(code), fail)

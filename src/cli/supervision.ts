@@ -1,0 +1,116 @@
+/**
+ * A command that runs under a lock: how it is started, stopped, killed, and when it has ended with all that it started.
+ *
+ * @module
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { isatty } from 'node:tty'
+import { exitCode, exitCodeOfSignal } from './exit-codes.js'
+import { say } from './output.js'
+import { type Job, MARKS, groupIsAlive, jobOf, killJob, signalJob, withMark } from './processes.js'
+
+/** While something is dying: how often to look whether it is dead. */
+const LOOK_EVERY = 10
+
+/** What should be dead for so long is worth a word. */
+const SUSPICIOUSLY_LONG = 2_000
+
+export interface SupervisionOptions {
+  command: readonly string[]
+  /** Added to our own environment. */
+  env: Record<string, string>
+  mark: string
+  killAfterMs: number
+}
+
+/** The command could not be started; carries the exit status that shells give for that. */
+export class NotStartedError extends Error {
+  readonly exitCode: number
+
+  constructor(file: string, error: NodeJS.ErrnoException) {
+    const missing = error.code === 'ENOENT'
+    super(missing ? `there is no command ${JSON.stringify(file)}` : `${file} cannot be started: ${error.message}`)
+    this.exitCode = missing ? exitCode.notFound : exitCode.notExecutable
+  }
+}
+
+export class Supervision {
+  readonly job: Job
+  /** Why the command was stopped or killed by us; undefined if it was not. */
+  stopped: string | undefined
+  /** The exit status of the command, once it has ended with everything in its group. */
+  readonly ended: Promise<number>
+
+  readonly #killAfterMs: number
+  #killing: Promise<void> | undefined
+
+  static async start(options: SupervisionOptions): Promise<Supervision> {
+    const [file = '', ...args] = options.command
+    // A group of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
+    const ownGroup = !isatty(0)
+    const env = { ...process.env, ...options.env, [MARKS]: withMark(options.mark) }
+    const child = spawn(file, args, { stdio: 'inherit', detached: ownGroup, env })
+    if (child.pid === undefined) {
+      const [error] = (await once(child, 'error')) as [NodeJS.ErrnoException]
+      throw new NotStartedError(file, error)
+    }
+    return new Supervision(child, jobOf(child.pid, ownGroup, options.mark), options.killAfterMs)
+  }
+
+  private constructor(child: ChildProcess, job: Job, killAfterMs: number) {
+    this.job = job
+    this.#killAfterMs = killAfterMs
+    this.ended = this.#untilTheEnd(child)
+  }
+
+  /** At once, and everything: the lock may already be another's. */
+  kill(why: string): void {
+    this.stopped ??= why
+    this.#killing ??= this.#killAll()
+  }
+
+  /** With time to tidy up: the lock is still ours for a while. */
+  stop(why: string): void {
+    this.stopped ??= why
+    this.#terminate()
+    setTimeout(() => this.kill(why), this.#killAfterMs).unref()
+  }
+
+  async #untilTheEnd(child: ChildProcess): Promise<number> {
+    const [code, signal] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
+    if (this.stopped) this.kill(this.stopped)
+    else await this.#clearGroup()
+    await this.#killing
+    return signal ? exitCodeOfSignal(signal) : (code as number)
+  }
+
+  /** What the command left behind in its group would go on working after the lock is released. */
+  async #clearGroup(): Promise<void> {
+    if (!groupIsAlive(this.job)) return
+    this.#terminate()
+    const since = performance.now()
+    let told = false
+    for (let pause = LOOK_EVERY; groupIsAlive(this.job); pause = Math.min(pause * 1.5, 100)) {
+      await sleep(pause)
+      const waited = performance.now() - since
+      if (waited >= this.#killAfterMs) signalJob(this.job, 'SIGKILL')
+      if (told || waited < this.#killAfterMs + SUSPICIOUSLY_LONG) continue
+      told = true
+      say(
+        `something that the command left behind in process group ${this.job.pid} cannot be killed; still holding the lock`,
+      )
+    }
+  }
+
+  #terminate(): void {
+    signalJob(this.job, 'SIGTERM')
+    // A process that was stopped hears SIGTERM only when it goes on.
+    signalJob(this.job, 'SIGCONT')
+  }
+
+  async #killAll(): Promise<void> {
+    while (!killJob(this.job)) await sleep(LOOK_EVERY)
+  }
+}

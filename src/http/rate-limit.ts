@@ -1,0 +1,199 @@
+import { createHash } from 'node:crypto'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { InvalidOptionError } from '../errors.js'
+import type { Limiter, RateLimitResult } from '../primitives/limiter.js'
+import { addressKey } from './client-address.js'
+import { PROBLEM_TYPE, type Problem, problemBody } from './problem.js'
+import { rateLimitHeaders } from './rate-limit-headers.js'
+
+/** Options of the rate limiting middleware. `A` is what the handler of your framework is called with. */
+export interface RateLimitOptions<A extends unknown[]> {
+  /** Whose budget. Default: the client's address, where the framework tells it (IPv6: its /64). */
+  key?: (...args: A) => string | Promise<string>
+  /** What this request costs. Default 1. */
+  cost?: number | ((...args: A) => number | Promise<number>)
+  /** True: this request is not counted and not limited. */
+  skip?: (...args: A) => boolean | Promise<boolean>
+  /** What a refused client reads instead of a problem description, as JSON. */
+  body?: (result: RateLimitResult) => unknown
+}
+
+/** A request that was refused, or the headers for one that was not. */
+interface Decision {
+  headers: Record<string, string>
+  refusal?: { status: number; type: string; body: string }
+}
+
+/** Keys have a longest length; a token as a key may be longer. */
+const LONGEST_KEY = 200
+
+async function decide<A extends unknown[]>(
+  limiter: Limiter,
+  options: RateLimitOptions<A>,
+  keyOf: (...args: A) => string | Promise<string>,
+  args: A,
+): Promise<Decision | undefined> {
+  const { key = keyOf, cost = 1, skip, body } = options
+  if (await skip?.(...args)) return undefined
+  const wanted = await key(...args)
+  const fitting = wanted.length > LONGEST_KEY ? createHash('sha256').update(wanted).digest('hex') : wanted
+  const result = await limiter.take(fitting, typeof cost === 'function' ? await cost(...args) : cost)
+  const headers = rateLimitHeaders(limiter, result)
+  if (result.allowed) return { headers }
+  const problem = problemOf(result)
+  const refusal = body
+    ? { status: problem.status, type: 'application/json', body: JSON.stringify(body(result)) }
+    : { status: problem.status, type: PROBLEM_TYPE, body: problemBody(problem) }
+  return { headers, refusal }
+}
+
+/** Too many is the client's matter, an outage is ours: they are never confused. */
+function problemOf({ retryAfterMs, storeError }: RateLimitResult): Problem {
+  const headers = {}
+  if (storeError) {
+    const detail = 'The service cannot tell whether this request is within its limits. Try again later.'
+    return { status: 503, title: 'Service Unavailable', detail, headers }
+  }
+  const when =
+    retryAfterMs < Number.POSITIVE_INFINITY
+      ? `Try again in ${Math.max(Math.ceil(retryAfterMs / 1_000), 1)} s.`
+      : 'This request is more than the limit ever allows.'
+  return { status: 429, title: 'Too Many Requests', detail: when, headers }
+}
+
+/**
+ * Limits a Fetch-style handler: `(Request, …) => Response`, as Bun, Deno, Hono, Next.js route handlers and others have it.
+ *
+ * @example
+ * ```ts
+ * export default { fetch: limitFetch(limiter, handler, { key: (request) => request.headers.get('x-api-key') ?? 'none' }) }
+ * ```
+ */
+export function limitFetch<A extends [Request, ...unknown[]]>(
+  limiter: Limiter,
+  handler: (...args: A) => Response | Promise<Response>,
+  options: RateLimitOptions<A> = {},
+): (...args: A) => Promise<Response> {
+  return async (...args) => {
+    const decision = await decide(limiter, options, fetchAddress, args)
+    if (decision?.refusal) {
+      const { status, type, body } = decision.refusal
+      return new Response(body, { status, headers: { ...decision.headers, 'Content-Type': type } })
+    }
+    const response = await handler(...args)
+    return decision ? withHeaders(response, decision.headers) : response
+  }
+}
+
+function withHeaders(response: Response, extra: Record<string, string>): Response {
+  try {
+    for (const [name, value] of Object.entries(extra)) response.headers.set(name, value)
+    return response
+  } catch {
+    // They may not be changed, such as those of a response that was fetched.
+    const headers = new Headers(response.headers)
+    for (const [name, value] of Object.entries(extra)) headers.set(name, value)
+    return new Response(response.body, { status: response.status, statusText: response.statusText, headers })
+  }
+}
+
+/** Bun passes its server, Deno the address; a Request itself does not know where it came from, and headers can be forged. */
+function fetchAddress(...args: [Request, ...unknown[]]): string {
+  const [request, context] = args as [Request, FetchContext?]
+  const address = context?.requestIP?.(request)?.address ?? context?.remoteAddr?.hostname
+  if (address !== undefined) return addressKey(address)
+  throw new InvalidOptionError('key', undefined, 'a function here: a Request does not tell where it came from')
+}
+
+interface FetchContext {
+  requestIP?: (request: Request) => { address: string } | null
+  remoteAddr?: { hostname?: string }
+}
+
+/** A request of `node:http`, and what Express adds to it. */
+export interface NodeRequest extends IncomingMessage {
+  ip?: string | undefined
+  path?: string
+  originalUrl?: string
+  body?: unknown
+}
+
+/** What Express, Connect and others call. */
+export type NodeMiddleware<Req extends NodeRequest, Res extends ServerResponse> = (
+  request: Req,
+  response: Res,
+  next: (error?: unknown) => void,
+) => void
+
+/**
+ * Middleware for Express, and whatever else is called with `(request, response, next)`.
+ *
+ * @example
+ * ```ts
+ * app.use('/api', limitExpress(limiter, { skip: (request) => request.path === '/api/health' }))
+ * ```
+ */
+export function limitExpress<Req extends NodeRequest, Res extends ServerResponse>(
+  limiter: Limiter,
+  options: RateLimitOptions<[Req, Res]> = {},
+): NodeMiddleware<Req, Res> {
+  return (request, response, next) => {
+    void decide(limiter, options, nodeAddress, [request, response]).then((decision) => {
+      for (const [name, value] of Object.entries(decision?.headers ?? {})) response.setHeader(name, value)
+      if (!decision?.refusal) return next()
+      const { status, type, body } = decision.refusal
+      response.statusCode = status
+      response.setHeader('Content-Type', type)
+      response.end(body)
+    }, next)
+  }
+}
+
+/** Express knows which proxies to believe (`trust proxy`). */
+function nodeAddress(request: NodeRequest): string {
+  return addressKey(request.ip ?? request.socket.remoteAddress)
+}
+
+/** The part of a Fastify request that is used. */
+export interface FastifyRequestLike {
+  ip: string
+  method: string
+  url: string
+  headers: Record<string, string | string[] | undefined>
+}
+
+/** The part of a Fastify reply that is used. */
+export interface FastifyReplyLike {
+  code(status: number): unknown
+  header(name: string, value: string): unknown
+  send(body: string): unknown
+}
+
+/**
+ * A hook for Fastify.
+ *
+ * @example
+ * ```ts
+ * app.addHook('onRequest', limitFastify(limiter))
+ * ```
+ */
+export function limitFastify<Req extends FastifyRequestLike, Rep extends FastifyReplyLike>(
+  limiter: Limiter,
+  options: RateLimitOptions<[Req, Rep]> = {},
+): (request: Req, reply: Rep) => Promise<unknown> {
+  return async (request, reply) => {
+    const decision = await decide(limiter, options, fastifyAddress, [request, reply])
+    for (const [name, value] of Object.entries(decision?.headers ?? {})) reply.header(name, value)
+    if (!decision?.refusal) return undefined
+    const { status, type, body } = decision.refusal
+    reply.code(status)
+    reply.header('Content-Type', type)
+    reply.send(body)
+    // Fastify goes no further when a hook returns the reply.
+    return reply
+  }
+}
+
+function fastifyAddress(request: FastifyRequestLike): string {
+  return addressKey(request.ip)
+}

@@ -1,0 +1,58 @@
+import { InvalidOptionError } from '../errors.js'
+import { type Duration, milliseconds } from '../kit/duration.js'
+
+/** Options of `locks.schedule`. */
+export interface ScheduleOptions {
+  /** Of the cron expression, such as `Europe/Berlin`. Default UTC, so that all machines mean the same. */
+  timezone?: string
+  /** An instance that dies while it runs the job blocks the next run for at most this long. */
+  ttl?: Duration
+  /** Start nothing else for so long after a start, however short the job was. */
+  holdAtLeast?: Duration
+  /** A job that takes longer is given up: its signal aborts, and the next tick may start. */
+  maxHold?: Duration
+  /** The instance died while it ran the job. `skip` (the default): wait for the next tick. `retry`: another one runs it again. */
+  onCrash?: 'skip' | 'retry'
+  /** No instance was there when it was due. `skip` (the default), or `once`: run it when one is, for the latest tick only. */
+  missed?: 'skip' | 'once'
+  /** The job of an earlier tick still runs. `skip` (the default) this tick, or `wait` for it to end. */
+  overlap?: 'skip' | 'wait'
+}
+
+/** Checked and complete. */
+export interface ScheduleTerms {
+  timezone: string
+  holdAtLeastMs: number
+  retries: boolean
+  catchesUp: boolean
+  waits: boolean
+}
+
+const KNOWN = new Set(['timezone', 'ttl', 'holdAtLeast', 'maxHold', 'onCrash', 'missed', 'overlap'])
+
+export function termsFrom(options: ScheduleOptions): ScheduleTerms {
+  if (typeof options !== 'object' || options === null) throw new InvalidOptionError('options', options, 'an object')
+  for (const option of Object.keys(options)) {
+    if (!KNOWN.has(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
+  }
+  const { timezone = 'UTC', holdAtLeast = 0, maxHold, onCrash, missed, overlap } = options
+  if (typeof timezone !== 'string') throw new InvalidOptionError('timezone', timezone, 'a name such as "Europe/Berlin"')
+  const holdAtLeastMs = milliseconds('holdAtLeast', holdAtLeast)
+  if (maxHold !== undefined && holdAtLeastMs > milliseconds('maxHold', maxHold)) {
+    throw new InvalidOptionError('holdAtLeast', holdAtLeast, 'no more than maxHold')
+  }
+  return {
+    timezone,
+    holdAtLeastMs,
+    retries: oneOf('onCrash', onCrash, 'skip', 'retry'),
+    catchesUp: oneOf('missed', missed, 'skip', 'once'),
+    waits: oneOf('overlap', overlap, 'skip', 'wait'),
+  }
+}
+
+/** Whether it is the second, and not the first, which is the default. */
+function oneOf(option: string, value: unknown, usual: string, other: string): boolean {
+  if (value === other) return true
+  if (value === undefined || value === usual) return false
+  throw new InvalidOptionError(option, value, `'${usual}' or '${other}'`)
+}

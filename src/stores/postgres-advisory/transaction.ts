@@ -1,0 +1,206 @@
+import { InvalidOptionError, LockTimeoutError } from '../../errors.js'
+import { type Duration, milliseconds } from '../../kit/duration.js'
+import { realWorld } from '../../kit/world.js'
+import { idOfName, idOfNumbers, type LockId, showId } from './ids.js'
+import { codeOf, explain } from './trouble.js'
+
+export interface TransactionLockOptions {
+  /** Give up after this long. 0: one attempt. `'forever'`: never. Default 10s. */
+  wait?: Duration | 'forever'
+  /** `shared`: any number at once, but never beside an exclusive one. */
+  mode?: 'exclusive' | 'shared'
+}
+
+/** A client of `pg` on which BEGIN was run, or what postgres.js gives to the function of `sql.begin`. */
+export type TransactionClient =
+  | { query(text: string, values?: unknown[]): Promise<{ rows: unknown[] }> }
+  | {
+      unsafe(text: string, values?: never[]): PromiseLike<unknown[]>
+      savepoint(work: (tx: never) => Promise<unknown>): Promise<unknown>
+    }
+
+/** A name as in `locks.acquire` (with its namespace, `shop:order:7`), or a number or pair of your own. */
+export type LockTarget = string | bigint | readonly [number, number]
+
+/** What is asked of either client. */
+interface Transaction {
+  ask(text: string, values: readonly string[]): Promise<Record<string, string>[]>
+  /** What fails inside leaves the transaction usable, and holding what it held before. */
+  within<T>(work: (inner: Transaction) => Promise<T>): Promise<T>
+}
+
+/**
+ * Locks names until this transaction ends, by commit or rollback: nothing to release, and no connection besides yours.
+ * Excludes whoever holds the same names through `advisory()`. Rejects with `LockTimeoutError` if one stays busy; the
+ * transaction then holds none of them and may go on. Several names are locked in one order for all, so that those who
+ * use this function do not wait for each other in a circle.
+ *
+ * @example
+ * ```ts
+ * await sql.begin(async (tx) => {
+ *   await lockInTransaction(tx, 'order:7', { wait: '5s' })
+ *   await tx`UPDATE orders SET state = 'paid' WHERE id = 7`
+ * })
+ * ```
+ */
+export async function lockInTransaction(
+  tx: TransactionClient,
+  names: LockTarget | readonly LockTarget[],
+  options: TransactionLockOptions = {},
+): Promise<void> {
+  const { wait = '10s', mode = 'exclusive' } = options
+  const waitMs = wait === 'forever' ? Number.POSITIVE_INFINITY : milliseconds('wait', wait, { or: '"forever"' })
+  if (mode !== 'exclusive' && mode !== 'shared') throw new InvalidOptionError('mode', mode, "'exclusive' or 'shared'")
+  const targets = inOrder(isList(names) ? names : [names as LockTarget])
+  const transaction = transactionOf(tx)
+  const [first] = targets
+  if (!first) return
+  const since = realWorld.now()
+  try {
+    // Mostly nobody else is there: one round trip.
+    if (targets.length === 1 && (await attempt(transaction, targets, mode)).length === 0) return
+    if (targets.length === 1 && waitMs === 0) throw new Busy(first)
+    await transaction.within(async (inner) => {
+      if (waitMs > 0) return lockEach(inner, targets, mode, since + waitMs)
+      const busy = await attempt(inner, targets, mode)
+      if (busy[0]) throw new Busy(busy[0])
+    })
+  } catch (error) {
+    if (error instanceof Busy) throw new LockTimeoutError(error.target.name, { waitedMs: realWorld.now() - since })
+    throw codeOf(error) === '53200' ? explain(error) : error
+  }
+}
+
+interface Target {
+  name: string
+  id: LockId
+}
+
+class Busy extends Error {
+  constructor(readonly target: Target) {
+    super()
+  }
+}
+
+/** Those that are busy. The others are locked. */
+async function attempt(tx: Transaction, targets: readonly Target[], mode: string): Promise<Target[]> {
+  const calls = targets.map(({ id }, i) => call('pg_try_advisory_xact_lock', id, mode, i + 1))
+  const tries = calls.map((each, i) => `(${each})::text AS got${i}`).join(', ')
+  const values = targets.map(({ id }) => id.bits)
+  const [row] = await tx.ask(`SELECT (now() = statement_timestamp())::text AS alone, ${tries}`, values)
+  assertBegun(row)
+  return targets.filter((_, i) => row?.[`got${i}`] !== 'true')
+}
+
+async function lockEach(tx: Transaction, targets: readonly Target[], mode: string, until: number): Promise<void> {
+  const [before] = await tx.ask(
+    "SELECT (now() = statement_timestamp())::text AS alone, current_setting('lock_timeout') AS lock_timeout",
+    [],
+  )
+  assertBegun(before)
+  for (const target of targets) {
+    const leftMs = until - realWorld.now()
+    if (leftMs <= 0) throw new Busy(target)
+    // 0 would be for ever.
+    const timeout =
+      leftMs === Number.POSITIVE_INFINITY ? '0' : String(Math.max(Math.ceil(Math.min(leftMs, 2 ** 31 - 1)), 1))
+    try {
+      const lock = call('pg_advisory_xact_lock', target.id, mode, 2)
+      await tx.ask(`SELECT ${lock}::text FROM set_config('lock_timeout', $1, true)`, [timeout, target.id.bits])
+    } catch (error) {
+      throw codeOf(error) === '55P03' ? new Busy(target) : error
+    }
+  }
+  await tx.ask("SELECT set_config('lock_timeout', $1, true)", [before?.['lock_timeout'] as string])
+}
+
+function assertBegun(row: Record<string, string> | undefined): void {
+  if (row?.['alone'] !== 'true') return
+  throw new InvalidOptionError(
+    'tx',
+    'a connection outside of any transaction',
+    'a transaction that has begun: outside of one the lock would be released at once',
+  )
+}
+
+function call(name: string, { pair }: LockId, mode: string, parameter: number): string {
+  const bits = `$${parameter}::bigint`
+  const shared = mode === 'shared' ? '_shared' : ''
+  return pair ? `${name}${shared}((${bits} >> 32)::int, (${bits} << 32 >> 32)::int)` : `${name}${shared}(${bits})`
+}
+
+/** `[1, 2]` is a pair of numbers, one lock; everything else that is an array is a list. */
+function isList(names: unknown): names is readonly LockTarget[] {
+  return Array.isArray(names) && !(names.length === 2 && names.every((each) => typeof each === 'number'))
+}
+
+function inOrder(names: readonly LockTarget[]): Target[] {
+  const targets = names.map((name): Target => {
+    if (typeof name === 'string' && name !== '') return { name, id: idOfName(name) }
+    if (typeof name === 'bigint' || Array.isArray(name)) {
+      const id = idOfNumbers('name', name as bigint)
+      return { name: showId(id), id }
+    }
+    throw new InvalidOptionError('name', name, 'a name, a bigint or a pair of 32-bit integers')
+  })
+  const distinct = [...new Map(targets.map((target) => [target.id.text, target])).values()]
+  return distinct.sort((a, b) => (a.id.text < b.id.text ? -1 : 1))
+}
+
+function transactionOf(tx: TransactionClient): Transaction {
+  if (typeof tx === 'function' && 'savepoint' in tx && 'unsafe' in tx) return new PostgresJsTransaction(tx)
+  if (typeof tx === 'object' && tx !== null && 'query' in tx && !('totalCount' in tx)) return new PgTransaction(tx)
+  throw new InvalidOptionError(
+    'tx',
+    tx,
+    'a pg client on which BEGIN was run, or what postgres.js gives to the function of sql.begin (not a pool: each of its queries may run elsewhere)',
+  )
+}
+
+class PgTransaction implements Transaction {
+  readonly #client: Extract<TransactionClient, { query: unknown }>
+
+  constructor(client: Extract<TransactionClient, { query: unknown }>) {
+    this.#client = client
+  }
+
+  async ask(text: string, values: readonly string[]): Promise<Record<string, string>[]> {
+    return (await this.#client.query(text, [...values])).rows as Record<string, string>[]
+  }
+
+  async within<T>(work: (inner: Transaction) => Promise<T>): Promise<T> {
+    try {
+      await this.ask('SAVEPOINT leasehold', [])
+    } catch (error) {
+      if (codeOf(error) === '25P01') assertBegun({ alone: 'true' })
+      throw error
+    }
+    try {
+      const result = await work(this)
+      await this.ask('RELEASE SAVEPOINT leasehold', [])
+      return result
+    } catch (error) {
+      await this.ask('ROLLBACK TO SAVEPOINT leasehold', []).catch(() => {})
+      await this.ask('RELEASE SAVEPOINT leasehold', []).catch(() => {})
+      throw error
+    }
+  }
+}
+
+/** Its own savepoints, or it would hold a failure against the whole transaction that we have already dealt with. */
+class PostgresJsTransaction implements Transaction {
+  readonly #tx: Extract<TransactionClient, { unsafe: unknown }>
+
+  constructor(tx: Extract<TransactionClient, { unsafe: unknown }>) {
+    this.#tx = tx
+  }
+
+  async ask(text: string, values: readonly string[]): Promise<Record<string, string>[]> {
+    return (await this.#tx.unsafe(text, values as never[])) as Record<string, string>[]
+  }
+
+  async within<T>(work: (inner: Transaction) => Promise<T>): Promise<T> {
+    const nested = (inner: never): Promise<unknown> => work(new PostgresJsTransaction(inner))
+    return (await this.#tx.savepoint(nested)) as T
+  }
+}

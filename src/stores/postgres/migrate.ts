@@ -1,0 +1,163 @@
+/**
+ * The schema in the database: what it is, how it gets there, and how a store notices that it is missing.
+ *
+ * @module
+ */
+import { createHash } from 'node:crypto'
+import { InvalidOptionError, UnsupportedError } from '../../errors.js'
+import { type Database, databaseOf, type PostgresClient } from './database.js'
+import * as embedded from './sql/embedded.js'
+
+/** The .sql files, by name. Others than the embedded ones only in experiments that break the rule on purpose. */
+export type Sources = Readonly<Record<keyof typeof embedded, string>>
+
+export const sources: Sources = embedded
+
+/** What this code needs. A schema of a later version may still serve it, and says so itself. */
+const VERSION = 1
+
+/** The oldest client that the schema of this version still serves. */
+const SERVES = 1
+
+/** How long a migration may take, waiting for others included. */
+const PATIENCE_MS = 120_000
+
+export interface MigrationOptions {
+  /** Where tables and functions live. */
+  schema?: string
+  /** Take over a table `distributed_locks` and functions `acquire_lock`, `release_lock` that are not ours, instead of stopping. */
+  adopt?: boolean
+}
+
+/** Everything that depends on the schema's name. */
+export interface Names {
+  schema: string
+  channel: string
+  /** Completes a .sql file. */
+  fill(sql: string, more?: Record<string, string | number>): string
+}
+
+export function namesOf(schema: string): Names {
+  if (typeof schema !== 'string' || !/^[^\0$]+$/u.test(schema) || Buffer.byteLength(schema) > 63) {
+    throw new InvalidOptionError('schema', schema, 'the name of a PostgreSQL schema, 1 to 63 bytes, without $')
+  }
+  const quoted = `"${schema.replaceAll('"', '""')}"`
+  // NOTIFY takes names of less than 64 bytes.
+  const channel = `leasehold_${createHash('sha256').update(schema).digest('hex').slice(0, 16)}`
+  const digest = (use: string): Buffer => createHash('sha256').update(`leasehold ${use} ${schema}`).digest()
+  const facts: Record<string, string | number> = {
+    schema: quoted,
+    schemaText: text(schema),
+    metaText: text(`${quoted}.leasehold_meta`),
+    locksText: text(`${quoted}.distributed_locks`),
+    channelText: text(channel),
+    lockClass: digest('lock').readInt32BE(),
+    sweepClass: digest('sweep').readInt32BE(),
+    migrateKey: digest('migrate').readBigInt64BE().toString(),
+    version: VERSION,
+    serves: SERVES,
+  }
+  return {
+    schema,
+    channel,
+    fill: (sql, more = {}) =>
+      sql.replace(/\{(\w+)\}/g, (whole, name: string) => String(more[name] ?? facts[name] ?? whole)),
+  }
+}
+
+/** A string constant that means the same whatever `standard_conforming_strings` says. */
+export function text(value: string): string {
+  const doubled = value.replaceAll("'", "''")
+  return doubled.includes('\\') ? `E'${doubled.replaceAll('\\', '\\\\')}'` : `'${doubled}'`
+}
+
+/** The script that `migrate` applies, for `leasehold migrate --print` and for those who have their own migrations. */
+export function migrationSql(options: MigrationOptions = {}, files: Sources = sources): string {
+  return `begin;\n${body(options, files)}commit;\n`
+}
+
+function body({ schema = 'public', adopt = false }: MigrationOptions, files: Sources): string {
+  const { begin, tables, line, acquire, renew, release, look, take, guard, surface, end } = files
+  const taken = adopt ? files.adopt : files.foreign
+  // views are used by revoke, and so on: plpgsql looks when it runs, plain SQL functions when they are made.
+  const parts = [begin, tables, taken, line, acquire, renew, look, release, take, guard, surface, end]
+  const names = namesOf(schema)
+  return parts.map((part) => names.fill(part, { scriptText: text(fingerprint(files)) })).join('\n')
+}
+
+function fingerprint(files: Sources): string {
+  return createHash('sha256').update(JSON.stringify(files)).digest('hex').slice(0, 32)
+}
+
+/**
+ * Creates or updates the schema. Any number of processes may do so at once. Resolves with whether anything had to be
+ * done.
+ */
+export async function migrate(client: PostgresClient, options: MigrationOptions = {}): Promise<boolean> {
+  return migrateDatabase(databaseOf(client), options)
+}
+
+export async function migrateDatabase(
+  database: Database,
+  options: MigrationOptions = {},
+  files: Sources = sources,
+): Promise<boolean> {
+  const found = await readMeta(database, namesOf(options.schema ?? 'public'))
+  if (found?.version === VERSION && found.script === fingerprint(files)) return false
+  try {
+    await database.run(body(options, files), PATIENCE_MS)
+  } catch (error) {
+    const { code, message, hint } = error as { code?: string; message: string; hint?: string }
+    if (code === undefined) throw error
+    throw new SchemaError(`the migration was refused: ${message}${hint ? `. ${hint}` : ''}`, { cause: error })
+  }
+  return true
+}
+
+/** The database has no schema that this code can work with. Asking again will not help. */
+export class SchemaError extends UnsupportedError {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message)
+    if (options?.cause !== undefined) this.cause = options.cause
+  }
+}
+
+interface Meta {
+  version: number
+  serves: number
+  script: string
+}
+
+async function readMeta(database: Database, names: Names): Promise<Meta | undefined> {
+  const question = names.fill('select row_to_json(m)::text from {schema}.leasehold_meta m where id = 1')
+  try {
+    const found = await database.run(question, PATIENCE_MS)
+    return found === undefined ? undefined : (JSON.parse(found) as Meta)
+  } catch (error) {
+    if (isMissing(error)) return undefined
+    throw error
+  }
+}
+
+/** Undefined table, function or schema. */
+export function isMissing(error: unknown): boolean {
+  return ['42P01', '42883', '3F000'].includes((error as { code?: string }).code ?? '')
+}
+
+/** Throws, and says what to run, unless the schema is there and understands this code. */
+export async function checkSchema(database: Database, names: Names): Promise<void> {
+  const meta = await readMeta(database, names)
+  const run = `run: leasehold migrate --store postgres://…${names.schema === 'public' ? '' : ` --schema ${names.schema}`}`
+  if (!meta)
+    throw new SchemaError(`the schema "${names.schema}" has no tables of leasehold; ${run} (or: await migrate(pool))`)
+  if (meta.version < VERSION) {
+    throw new SchemaError(
+      `the schema "${names.schema}" is of version ${meta.version}, this leasehold needs ${VERSION}; ${run}`,
+    )
+  }
+  if (meta.serves > VERSION) {
+    throw new SchemaError(
+      `the schema "${names.schema}" is of version ${meta.version} and no longer serves this leasehold (${VERSION}): update the package`,
+    )
+  }
+}

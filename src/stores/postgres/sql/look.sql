@@ -1,0 +1,23 @@
+-- look.sql   To look, never to decide.
+
+-- leasehold_views(from, to, waiting) → [[key, owner, weight, capacity, token, ttlMs, sinceMs, value, line], …]
+-- Holders, or those who wait, of all keys from ≤ key < to in byte order: a range of the index, whatever the keys contain.
+create or replace function {schema}.leasehold_views(p_from text, p_to text, p_waiting boolean) returns json language sql
+set enable_seqscan = off set jit = off as $leasehold$
+  with clock as materialized (select clock_timestamp() as now),
+  live as (
+    select l.*, clock.now, count(*) filter (where waiting and polls <> 1) over (partition by key) as line
+    from {schema}.leasehold_leases l, clock
+    where key >= p_from collate "C" and key < p_to collate "C" and owner is not null and expires_at > clock.now
+  )
+  select coalesce(json_agg(json_build_array(
+    key, owner, weight, capacity, token::text, date_part('epoch', expires_at - now) * 1000,
+    date_part('epoch', now - since) * 1000, value, line) order by key, arrival, token), '[]')
+  from live where waiting = p_waiting and polls <> 1
+$leasehold$;
+
+-- leasehold_inspect(key) → [holders, those who wait in their order], both as leasehold_views shows them
+create or replace function {schema}.leasehold_inspect(p_key text) returns json language sql as $leasehold$
+  select json_build_array(
+    {schema}.leasehold_views(p_key, p_key || chr(1), false), {schema}.leasehold_views(p_key, p_key || chr(1), true))
+$leasehold$;

@@ -1,0 +1,31 @@
+-- renew.sql
+
+-- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
+-- Never creates and never shortens. Takes no lock on the key: heartbeats do not queue up behind whoever asks, and an
+-- open transaction that asks in SQL cannot starve them. The row itself settles who came first: after waiting for it, the
+-- condition is judged anew.
+create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql
+set enable_seqscan = off set jit = off as $leasehold$
+declare
+  v_answers integer[] := array_fill(0, array[json_array_length(p_renewals)]);
+  r record;
+begin
+  for r in
+    select * from rows from (
+      json_to_recordset(p_renewals) as (key text, owner text, ttl double precision, value text)
+    ) with ordinality as x (key, owner, ttl, value, n)
+    -- Two calls with the same rows cannot wait for each other.
+    order by key collate "C", owner collate "C"
+  loop
+    update {schema}.leasehold_leases
+    set expires_at = greatest(expires_at, clock_timestamp() + r.ttl * interval '1 millisecond'), value = coalesce(r.value, value)
+    where key = r.key and owner = r.owner and not waiting and expires_at > clock_timestamp();
+    if found then
+      v_answers[r.n] := 1;
+      if r.value is not null then
+        perform {schema}.leasehold_ring(r.key, 'changed', null, null, null);
+      end if;
+    end if;
+  end loop;
+  return array_to_json(v_answers);
+end $leasehold$;

@@ -1,0 +1,167 @@
+-- take.sql
+
+-- leasehold_take([{key, cost, limits: [{algorithm, limit, perMs, burst}]}], nowMs) → [[allowed, remaining, retryAfterMs,
+-- resetMs], …] in order, of the limit that binds most; retryAfterMs null: never; [2] where the key could not be locked
+-- All limits of a request are charged, or none. nowMs: for tests; null is the database's own time.
+create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql
+set enable_seqscan = off set jit = off as $leasehold$
+declare
+  v_blocked integer[] := {schema}.leasehold_lock_all(p_requests);
+  v_answers json[] := '{}';
+  v_setting text;
+  r record;
+begin
+  for r in select * from json_to_recordset(p_requests) as (key text, cost double precision, limits json) loop
+    if hashtext(r.key) = any (v_blocked) then
+      v_answers := v_answers || json_build_array(2);
+    else
+      v_answers := v_answers || {schema}.leasehold_take_one(
+        r.key, r.cost, r.limits, coalesce(p_now, date_part('epoch', clock_timestamp()) * 1000));
+    end if;
+  end loop;
+  -- A crash may forget what was taken in its last moments; waiting for the disk would make every request pay for that.
+  v_setting := set_config('synchronous_commit', 'off', true);
+  if random() < 0.025 * json_array_length(p_requests) then
+    perform {schema}.leasehold_sweep_meters();
+  end if;
+  return array_to_json(v_answers);
+end $leasehold$;
+
+create or replace function {schema}.leasehold_take_one(
+  p_key text, p_cost double precision, p_limits json, p_now double precision
+) returns json language plpgsql as $leasehold$
+declare
+  v_shape text := (select string_agg((l ->> 'algorithm') || '/' || (l ->> 'perMs'), ',') from json_array_elements(p_limits) l);
+  v_count integer := json_array_length(p_limits);
+  v_meter {schema}.leasehold_meters;
+  v_new boolean;
+  v_allowed boolean := true;
+  v_remaining double precision := 'infinity';
+  v_retry double precision := 0;
+  v_reset double precision := 0;
+  v_idle double precision := 0;
+  l record;
+  j record;
+begin
+  select * into v_meter from {schema}.leasehold_meters where key = p_key;
+  v_new := not found;
+  -- Limits that were configured anew begin anew.
+  if v_meter.shape is distinct from v_shape then
+    v_meter.full_at := array_fill(0::double precision, array[v_count]);
+    if not v_new then
+      delete from {schema}.leasehold_takes where key = p_key;
+    end if;
+  end if;
+
+  for l in select * from {schema}.leasehold_limits(p_limits) loop
+    j := {schema}.leasehold_judge(p_key, l.n, l.algorithm, l.lim, l.per, l.burst, v_meter.full_at[l.n], p_cost, p_now);
+    v_remaining := least(v_remaining, j.remaining);
+    v_retry := greatest(v_retry, j.retry);
+    v_reset := greatest(v_reset, j.reset);
+  end loop;
+  v_allowed := v_retry = 0;
+
+  if v_allowed then
+    v_remaining := 'infinity';
+    v_reset := 0;
+    for l in select * from {schema}.leasehold_limits(p_limits) loop
+      if l.algorithm = 'token-bucket' then
+        v_meter.full_at[l.n] := greatest(v_meter.full_at[l.n], p_now) + p_cost * l.per / l.lim;
+      elsif p_cost > 0 then
+        insert into {schema}.leasehold_takes (key, meter, n, at, cost)
+        select p_key, l.n, coalesce(max(n), 0) + 1, p_now, p_cost from {schema}.leasehold_takes where key = p_key and meter = l.n;
+      end if;
+      j := {schema}.leasehold_judge(p_key, l.n, l.algorithm, l.lim, l.per, l.burst, v_meter.full_at[l.n], 0, p_now);
+      v_remaining := least(v_remaining, j.remaining);
+      v_reset := greatest(v_reset, j.reset);
+    end loop;
+  end if;
+
+  v_idle := p_now + v_reset;
+  if v_new then
+    insert into {schema}.leasehold_meters (key, shape, full_at, idle_at, look_at)
+    values (p_key, v_shape, v_meter.full_at, v_idle, clock_timestamp() + interval '1 minute');
+  elsif v_allowed or v_meter.shape <> v_shape then
+    update {schema}.leasehold_meters set shape = v_shape, full_at = v_meter.full_at, idle_at = v_idle where key = p_key;
+  end if;
+  return json_build_array(v_allowed::integer, v_remaining, case when v_retry < 'infinity' then v_retry end, v_reset);
+end $leasehold$;
+
+create or replace function {schema}.leasehold_limits(p_limits json)
+returns table (n integer, algorithm text, lim double precision, per double precision, burst double precision)
+language sql immutable as $leasehold$
+  select n::integer, x ->> 'algorithm', (x ->> 'limit')::double precision, (x ->> 'perMs')::double precision,
+         (x ->> 'burst')::double precision
+  from json_array_elements(p_limits) with ordinality as e (x, n)
+$leasehold$;
+
+-- leasehold_judge(…) → what one limit says to a cost, before anything is charged. The arithmetic of kit/rate.ts.
+create or replace function {schema}.leasehold_judge(
+  p_key text, p_meter integer, p_algorithm text, p_limit double precision, p_per double precision,
+  p_burst double precision, p_full_at double precision, p_cost double precision, p_now double precision,
+  out remaining double precision, out retry double precision, out reset double precision
+) language plpgsql as $leasehold$
+declare
+  -- Below this two times are the same: fractions of tokens must not be refused for a rounding error.
+  v_hair constant double precision := 1e-6;
+  v_per_token double precision;
+  v_missing double precision;
+  v_free double precision;
+  v_last double precision;
+  t record;
+begin
+  if p_algorithm = 'token-bucket' then
+    v_missing := greatest(p_full_at - p_now, 0);
+    if p_limit = 0 then
+      remaining := greatest(floor(p_burst + v_hair), 0);
+      retry := 'infinity';
+      reset := v_missing;
+      return;
+    end if;
+    v_per_token := p_per / p_limit;
+    v_free := p_burst - v_missing / v_per_token;
+    remaining := greatest(floor(v_free + v_hair), 0);
+    retry := case when p_cost > p_burst then 'infinity' when (p_cost - v_free) * v_per_token > v_hair
+             then (p_cost - v_free) * v_per_token else 0 end;
+    reset := v_missing;
+    return;
+  end if;
+
+  delete from {schema}.leasehold_takes where key = p_key and meter = p_meter and at + p_per <= p_now;
+  select p_limit - coalesce(sum(cost), 0), (array_agg(at order by n desc))[1] into v_free, v_last
+  from {schema}.leasehold_takes where key = p_key and meter = p_meter;
+  remaining := greatest(floor(v_free + v_hair), 0);
+  reset := coalesce(v_last + p_per - p_now, 0);
+  retry := 0;
+  if p_cost > p_limit then
+    retry := 'infinity';
+  elsif p_cost > v_free + v_hair then
+    for t in select at, cost from {schema}.leasehold_takes where key = p_key and meter = p_meter order by n loop
+      exit when p_cost <= v_free + v_hair;
+      v_free := v_free + t.cost;
+      retry := t.at + p_per - p_now;
+    end loop;
+  end if;
+end $leasehold$;
+
+-- leasehold_sweep_meters()   Forgets limits that are whole again. Never waits.
+create or replace function {schema}.leasehold_sweep_meters() returns void language plpgsql as $leasehold$
+declare
+  v_now timestamptz := clock_timestamp();
+  v_idle double precision;
+  v_key text;
+begin
+  if not pg_try_advisory_xact_lock({sweepClass}, 1) then
+    return;
+  end if;
+  for v_key in select key from {schema}.leasehold_meters where look_at <= v_now order by look_at limit 100 loop
+    continue when not pg_try_advisory_xact_lock({lockClass}, hashtext(v_key));
+    select idle_at into v_idle from {schema}.leasehold_meters where key = v_key;
+    if v_idle > date_part('epoch', v_now) * 1000 then
+      update {schema}.leasehold_meters set look_at = to_timestamp(v_idle / 1000) + interval '1 minute' where key = v_key;
+    else
+      delete from {schema}.leasehold_meters where key = v_key;
+      delete from {schema}.leasehold_takes where key = v_key;
+    end if;
+  end loop;
+end $leasehold$;

@@ -1,0 +1,71 @@
+/**
+ * What the store needs of a Redis client, whichever it is.
+ *
+ * @module
+ */
+
+/** A reply, before anybody looked at it: text may come as a Buffer, numbers as text. */
+export type Reply = unknown
+
+export interface Adapter {
+  /** Whether keys are spread over slots. */
+  readonly cluster: boolean
+  /** What the client puts before every key by itself. Names given to `run` include it. */
+  readonly keyPrefix: string
+
+  /** Whether what is sent now leaves at once. If not, it would wait in a queue and take effect whenever it likes. */
+  ready(): boolean
+  /** Closed for good: waiting is in vain. */
+  closed(): boolean
+  /** Why it is not ready, as far as known. */
+  trouble(): unknown
+  /** Connects a client that would do so with its first command. */
+  wake(): void
+  /** Called whenever the client may have become ready, or closed. */
+  onTurn(listener: () => void): () => void
+  /** Called when what the server knew may be lost: after a reconnect, or when another server took over. */
+  onDoubt(listener: () => void): () => void
+
+  /** EVALSHA. All keys lie in one slot. */
+  evalsha(sha: string, keys: string[], args: string[]): Promise<Reply>
+  eval(source: string, keys: string[], args: string[]): Promise<Reply>
+  /** Every server that holds keys, to be asked what concerns no key in particular. */
+  masters(): Promise<Server[]>
+
+  /** Which server to listen to for the events of a slot; the same for all slots unless on a cluster. Undefined: none now. */
+  addressOf(slot: number): string | undefined
+  /** A connection of its own for listening. It is used until it breaks, and never mended. */
+  listen(address: string, on: EarEvents): Ear
+
+  /** Takes every listener off the client. */
+  detach(): void
+}
+
+export interface Server {
+  send(...args: string[]): Promise<Reply>
+}
+
+export interface EarEvents {
+  message(channel: string, text: string): void
+  /** The connection broke or could not be made. Called once at most. */
+  broken(error: unknown): void
+  /** This channel is no longer told here: its slot went to another server. */
+  moved(channel: string | undefined): void
+}
+
+/** A connection that listens. */
+export interface Ear {
+  /** Settles when what is told from now on will be heard; rejects if it will not. `sharded`: told within a shard only. */
+  subscribe(channel: string, sharded: boolean): Promise<void>
+  unsubscribe(channel: string, sharded: boolean): void
+  close(): void
+}
+
+export function text(reply: Reply): string {
+  return typeof reply === 'string' ? reply : String(reply)
+}
+
+/** Null replies are absent values. */
+export function maybeText(reply: Reply): string | undefined {
+  return reply === null || reply === undefined ? undefined : text(reply)
+}

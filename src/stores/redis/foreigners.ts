@@ -1,0 +1,85 @@
+/**
+ * Keys that may be locks of somebody else: redis-py, node-redlock, a hand-written `SET NX PX`. They are in no index of ours,
+ * so they are found by SCAN, over all masters, and never by KEYS.
+ *
+ * @module
+ */
+import { type Adapter, type Reply, type Server, text } from './adapter.js'
+import { type Names, literally } from './names.js'
+
+/** Keys per step: two milliseconds of the server's time at most. */
+const STEP = 2_000
+/** A walk that took this long is not repeated before twenty times as long has passed: five per cent of the time at most. */
+const REST = 20
+
+export class Foreigners {
+  readonly #adapter: Adapter
+  readonly #names: Names
+  readonly #patienceMs: number
+  /** What the last whole walk found, and what the present one did so far. */
+  #known = new Set<string>()
+  #walking: Promise<void> | undefined
+  #restUntil = 0
+  #closed = false
+
+  constructor(adapter: Adapter, names: Names, patienceMs: number) {
+    this.#adapter = adapter
+    this.#names = names
+    this.#patienceMs = patienceMs
+  }
+
+  /** Keys of kind `lock` under this prefix, ours among them. Waits for a walk, but not for ever: what it finds later counts later. */
+  async keys(prefix: string): Promise<string[]> {
+    if (!prefix.startsWith('lock:') && !'lock:'.startsWith(prefix)) return []
+    if (!this.#walking && performance.now() >= this.#restUntil) this.#walk()
+    if (this.#walking) await within(this.#patienceMs, this.#walking)
+    return [...this.#known].filter((key) => key.startsWith(prefix))
+  }
+
+  close(): void {
+    this.#closed = true
+  }
+
+  #walk(): void {
+    const startedAt = performance.now()
+    this.#walking = this.#findAll()
+      .catch(() => {})
+      .finally(() => {
+        const endedAt = performance.now()
+        this.#walking = undefined
+        this.#restUntil = endedAt + (endedAt - startedAt) * REST
+      })
+  }
+
+  async #findAll(): Promise<void> {
+    const found = new Set<string>()
+    const servers = await this.#adapter.masters()
+    await Promise.all(servers.map((server) => this.#findOn(server, found)))
+    this.#known = found
+  }
+
+  async #findOn(server: Server, found: Set<string>): Promise<void> {
+    const pattern = `${literally(`${this.#names.lead}lock:`)}*`
+    let cursor = '0'
+    do {
+      const page = await server.send('SCAN', cursor, 'MATCH', pattern, 'COUNT', String(STEP))
+      const [next, plains] = page as [Reply, Reply[]]
+      for (const plain of plains) {
+        const key = this.#names.key(text(plain))
+        found.add(key)
+        this.#known.add(key)
+      }
+      cursor = text(next)
+    } while (cursor !== '0' && !this.#closed)
+  }
+}
+
+async function within(ms: number, promise: Promise<void>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, ms)
+    timer.unref()
+  })
+  await Promise.race([promise, late])
+  clearTimeout(timer)
+}

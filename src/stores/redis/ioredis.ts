@@ -1,0 +1,243 @@
+/**
+ * ioredis, 5 and 6: `Redis` (one server, or Sentinel) and `Cluster`.
+ *
+ * @module
+ */
+import type { Adapter, Ear, EarEvents, Reply, Server } from './adapter.js'
+import { Signals } from './signals.js'
+
+/** The part of an ioredis `Redis` that is used. */
+export interface IoRedis {
+  status: string
+  options: { keyPrefix?: unknown; host?: unknown; port?: unknown }
+  evalsha(...args: (string | number)[]): Promise<unknown>
+  eval(...args: (string | number)[]): Promise<unknown>
+  call(command: string, ...args: string[]): Promise<unknown>
+  connect(): Promise<void>
+  disconnect(): void
+  duplicate(override?: object): IoRedis
+  subscribe(...channels: string[]): Promise<unknown>
+  unsubscribe(...channels: string[]): Promise<unknown>
+  ssubscribe?(...channels: string[]): Promise<unknown>
+  sunsubscribe?(...channels: string[]): Promise<unknown>
+  stream?: { unref?: () => void }
+  on(event: string, listener: (...args: never[]) => void): unknown
+  off(event: string, listener: (...args: never[]) => void): unknown
+}
+
+/** The part of an ioredis `Cluster` that is used. */
+export interface IoRedisCluster extends Pick<IoRedis, 'status' | 'evalsha' | 'eval' | 'connect' | 'on' | 'off'> {
+  isCluster: boolean
+  options: { keyPrefix?: unknown }
+  slots: string[][]
+  nodes(role?: 'all' | 'master' | 'slave'): IoRedis[]
+}
+
+export function isIoRedis(client: object): client is IoRedis | IoRedisCluster {
+  const { status, evalsha, isCluster } = client as Partial<IoRedisCluster>
+  return typeof status === 'string' && typeof evalsha === 'function' && (isCluster === true || 'duplicate' in client)
+}
+
+export function ioredisAdapter(client: IoRedis | IoRedisCluster): Adapter {
+  return 'isCluster' in client && client.isCluster
+    ? new ClusterAdapter(client as IoRedisCluster)
+    : new SingleAdapter(client as IoRedis)
+}
+
+const ignore = (): void => {}
+
+abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signals implements Adapter {
+  abstract readonly cluster: boolean
+  readonly keyPrefix: string
+  protected readonly client: C
+
+  constructor(client: C) {
+    super()
+    this.client = client
+    const { keyPrefix } = client.options
+    this.keyPrefix = keyPrefix === undefined || keyPrefix === null ? '' : String(keyPrefix)
+    this.on(client, 'ready', () => {
+      this.lastError = undefined
+      this.turn()
+    })
+    this.on(client, 'end', () => this.turn())
+    this.on(client, 'error', (error: unknown) => {
+      this.lastError = error
+    })
+  }
+
+  abstract masters(): Promise<Server[]>
+  abstract addressOf(slot: number): string | undefined
+  abstract listen(address: string, on: EarEvents): Ear
+
+  ready(): boolean {
+    return this.client.status === 'ready'
+  }
+
+  closed(): boolean {
+    return this.client.status === 'end'
+  }
+
+  trouble(): unknown {
+    return this.lastError ?? `the client is ${this.client.status}`
+  }
+
+  wake(): void {
+    if (this.client.status === 'wait') this.client.connect().catch(ignore)
+  }
+
+  evalsha(sha: string, keys: string[], args: string[]): Promise<Reply> {
+    return this.client.evalsha(sha, keys.length, ...this.#unprefixed(keys), ...args)
+  }
+
+  eval(source: string, keys: string[], args: string[]): Promise<Reply> {
+    return this.client.eval(source, keys.length, ...this.#unprefixed(keys), ...args)
+  }
+
+  /** The client puts its prefix before keys by itself. */
+  #unprefixed(keys: string[]): string[] {
+    const { length } = this.keyPrefix
+    return length === 0 ? keys : keys.map((key) => key.slice(length))
+  }
+}
+
+class SingleAdapter extends IoRedisAdapter<IoRedis> {
+  readonly cluster = false
+
+  constructor(client: IoRedis) {
+    super(client)
+    let wasReady = this.ready()
+    this.on(client, 'ready', () => {
+      if (wasReady) this.doubt()
+      wasReady = true
+    })
+  }
+
+  async masters(): Promise<Server[]> {
+    return [{ send: (command, ...args) => this.client.call(command as string, ...args) }]
+  }
+
+  addressOf(): string {
+    return ''
+  }
+
+  listen(_address: string, on: EarEvents): Ear {
+    return new IoRedisEar(this.client, {}, on)
+  }
+}
+
+class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
+  readonly cluster = true
+  #masters: string
+
+  /**
+   * Doubt when a node comes back, and when a slot has another master than before: a replica that took over may have
+   * missed the last writes.
+   */
+  constructor(client: IoRedisCluster) {
+    super(client)
+    for (const node of client.nodes('all')) this.#attend(node)
+    this.on(client, '+node', (node: IoRedis) => this.#attend(node))
+    this.on(client, '-node', () => this.doubt())
+    this.#masters = this.#mastersNow()
+    this.on(client, 'refresh', () => {
+      const before = this.#masters
+      this.#masters = this.#mastersNow()
+      if (before !== '' && before !== this.#masters) this.doubt()
+    })
+  }
+
+  #attend(node: IoRedis): void {
+    let wasReady = node.status === 'ready'
+    this.on(node, 'ready', () => {
+      if (wasReady) this.doubt()
+      wasReady = true
+    })
+  }
+
+  /** A fingerprint of who serves what: runs of slots with one master. */
+  #mastersNow(): string {
+    let text = ''
+    let last: string | undefined
+    for (const [slot, nodes] of this.client.slots.entries()) {
+      if (nodes?.[0] === last) continue
+      last = nodes?.[0]
+      text += `${slot}=${last} `
+    }
+    return text
+  }
+
+  async masters(): Promise<Server[]> {
+    return this.client.nodes('master').map((node) => ({
+      send: (command, ...args) => node.call(command as string, ...args),
+    }))
+  }
+
+  addressOf(slot: number): string | undefined {
+    return this.client.slots[slot]?.[0]
+  }
+
+  listen(address: string, on: EarEvents): Ear {
+    const nodes = this.client.nodes('all')
+    const at = address.lastIndexOf(':')
+    const [host, port] = [address.slice(0, at), Number(address.slice(at + 1))]
+    const known = nodes.find(({ options }) => String(options.host) === host && Number(options.port) === port) ?? nodes[0]
+    if (!known) throw new Error('no node of the cluster is known')
+    return new IoRedisEar(known, { host, port }, on)
+  }
+}
+
+class IoRedisEar implements Ear {
+  readonly #connection: IoRedis
+  #open = true
+
+  constructor(like: IoRedis, override: object, on: EarEvents) {
+    const connection = like.duplicate({
+      // Channels are named in full, and their names are not keys to the client.
+      keyPrefix: '',
+      lazyConnect: true,
+      readOnly: false,
+      // It is thrown away when it breaks: whoever listens has to be told that something may have been missed.
+      retryStrategy: null,
+      reconnectOnError: null,
+      autoResubscribe: false,
+      enableOfflineQueue: true,
+      enableReadyCheck: false,
+      maxRetriesPerRequest: null,
+      monitor: false,
+      ...override,
+    })
+    this.#connection = connection
+    const broken = (error: unknown): void => {
+      if (!this.#open) return
+      this.close()
+      on.broken(error)
+    }
+    let lastError: unknown
+    connection.on('error', (error: unknown) => {
+      lastError = error
+    })
+    connection.on('connect', () => connection.stream?.unref?.())
+    connection.on('close', () => broken(lastError ?? new Error('the connection that listens was closed')))
+    connection.on('end', () => broken(lastError ?? new Error('the connection that listens has ended')))
+    connection.on('moved', () => on.moved(undefined))
+    connection.on('message', (channel: string, message: string) => on.message(channel, message))
+    connection.on('smessage', (channel: string, message: string) => on.message(channel, message))
+    connection.connect().catch(broken)
+  }
+
+  async subscribe(channel: string, sharded: boolean): Promise<void> {
+    if (sharded && !this.#connection.ssubscribe) throw new Error('this ioredis cannot subscribe within a shard')
+    await (sharded ? this.#connection.ssubscribe?.(channel) : this.#connection.subscribe(channel))
+  }
+
+  unsubscribe(channel: string, sharded: boolean): void {
+    const done = sharded ? this.#connection.sunsubscribe?.(channel) : this.#connection.unsubscribe(channel)
+    done?.catch(ignore)
+  }
+
+  close(): void {
+    this.#open = false
+    this.#connection.disconnect()
+  }
+}

@@ -1,0 +1,139 @@
+/**
+ * How keys are called in Redis.
+ *
+ * @module
+ */
+import { InvalidOptionError } from '../../errors.js'
+import type { Limit } from '../../store.js'
+import { ServerClock } from './server-clock.js'
+import { hashTag, slotOf, tagOf } from './slots.js'
+
+/** The kind of a key: `lock` of `lock:order:7`. */
+export function kindOf(key: string): string {
+  const end = key.indexOf(':')
+  return end < 0 ? key : key.slice(0, end)
+}
+
+/** A prefix as a pattern that matches only itself. */
+export function literally(prefix: string): string {
+  return prefix.replace(/[\\*?[\]^-]/g, '\\$&')
+}
+
+/** All keys of a kind, and on a cluster of a slot, have one index in common. */
+export interface Index {
+  /** Its key in Redis. */
+  readonly name: string
+  readonly kind: string
+  /** Of the server that has it. */
+  readonly clock: ServerClock
+  /** Until when, by our clock, nothing has to be looked into before asking. */
+  warmUntil: number
+  /** Until when the directory knows of it. */
+  announcedUntil: number
+}
+
+/** What is asked for again and again is worked out once. */
+interface Known {
+  plain: string
+  slot: number
+  index: Index
+}
+
+const MOST_KNOWN = 10_000
+
+/** The names of everything the store keeps. All are full names, with the prefix that the client itself puts before them. */
+export class Names {
+  /** What stands before every name: the client's own key prefix, and ours. */
+  readonly lead: string
+  readonly cluster: boolean
+  readonly #indexes = new Map<string, Index>()
+  readonly #known = new Map<string, Known>()
+
+  constructor(clientPrefix: string, prefix: string, cluster: boolean) {
+    this.lead = clientPrefix + prefix
+    this.cluster = cluster
+    // It would take whatever name follows into its hash tag, and side keys would lie in other slots.
+    if (cluster && hashTag(this.lead) === undefined && this.lead.includes('{'))
+      throw new InvalidOptionError('prefix', this.lead, 'on a cluster only whole hash tags, like {app}')
+  }
+
+  /** `lock:order:7`: what everybody else sees, and the key of an exclusive lock in any language. */
+  plain(key: string): string {
+    return this.#of(key).plain
+  }
+
+  /** The other way round. */
+  key(plain: string): string {
+    return plain.slice(this.lead.length)
+  }
+
+  slot(key: string): number {
+    return this.#of(key).slot
+  }
+
+  /** Lies in the slot of its keys, so that a script may touch it together with any of them. */
+  index(key: string): Index {
+    return this.#of(key).index
+  }
+
+  /** The kind of the keys in an index that somebody else made. */
+  kindOfIndex(name: string): string {
+    return name.slice(name.lastIndexOf(':') + 1)
+  }
+
+  #of(key: string): Known {
+    let known = this.#known.get(key)
+    if (!known) {
+      const plain = this.lead + key
+      const slot = this.cluster ? slotOf(plain) : 0
+      known = { plain, slot, index: this.#index(kindOf(key), slot) }
+      if (this.#known.size >= MOST_KNOWN) this.#known.clear()
+      this.#known.set(key, known)
+    }
+    return known
+  }
+
+  #index(kind: string, slot: number): Index {
+    const name = `${this.lead}leasehold:held:${this.cluster ? `{${tagOf(slot)}}:` : ''}${kind}`
+    let index = this.#indexes.get(name)
+    if (!index) this.#indexes.set(name, (index = { name, kind, clock: new ServerClock(), warmUntil: 0, announcedUntil: 0 }))
+    return index
+  }
+
+  /** All indexes that this process has used. */
+  get indexes(): Iterable<Index> {
+    return this.#indexes.values()
+  }
+
+  /** The key that says which indexes there are. */
+  get directory(): string {
+    return `${this.lead}leasehold:indexes`
+  }
+
+  /** Where everybody hears that a lease was taken away by force. */
+  get revocations(): string {
+    return `${this.lead}leasehold:revoked`
+  }
+
+  /** The channel on which a key's events are told. */
+  bell(key: string): string {
+    return `${this.#base(key)}bell`
+  }
+
+  /** What is remembered of one limit. A limit that is configured anew begins anew. */
+  meter(key: string, nth: number, { algorithm, perMs }: Limit): string {
+    return `${this.#base(key)}${nth}:${algorithm}:${perMs}`
+  }
+
+  /**
+   * The same rule in Lua: `keyOf` in common.lua. Whatever belongs to a key lies in its slot: by the tag it has, by being the
+   * tag, or, if a stray brace forbids both, by a tag made for the slot. No name can be mistaken for one of these, since
+   * no kind is called `leasehold`.
+   */
+  #base(key: string): string {
+    const plain = this.lead + key
+    if (hashTag(plain) !== undefined) return `${this.lead}leasehold:${plain}:`
+    if (this.cluster && plain.includes('}')) return `${this.lead}leasehold:{${tagOf(slotOf(plain))}}${plain}:`
+    return `${this.lead}leasehold:{${plain}}:`
+  }
+}

@@ -1,0 +1,221 @@
+/**
+ * Hearing what happens to keys. Every node tells on its own; a connection per node listens, made when the first watch
+ * asks for it and closed when it has been idle for a while.
+ *
+ * @module
+ */
+import type { World } from '../../kit/world.js'
+import type { StoreEvent, Watch } from '../../store.js'
+import type { Ear, Line } from './clients.js'
+import { type Cluster, count } from './cluster.js'
+import { channelOf } from './lua-node.js'
+
+/** How long connections without any watch are kept: the next wait comes soon. */
+const IDLE_MS = 10_000
+const FIRST_RETRY_MS = 50
+const RETRY_MS = 1_000
+/** News come from each node. If so few tell that they are no majority, believe them after this. */
+const HEARSAY_MS = 10
+/** How long news are remembered, so that a slow node does not tell them again. */
+const OLD_NEWS_MS = 2_000
+/** Those who wait for the same key ask one after the other, about this far apart. */
+const SPREAD_MS = 1
+const WIDEST_SPREAD_MS = 50
+
+/** One key, and everybody in this process who watches it. */
+interface Channel {
+  readonly key: string
+  readonly listeners: Set<(event: StoreEvent) => void>
+  readonly settle: Set<(live: boolean) => void>
+  /** The nodes we hear it from. */
+  heardFrom: number
+  /** It was heard well before: what happened since may have been missed. */
+  interrupted: boolean
+  readonly news: Map<string, { nodes: number; told: boolean }>
+}
+
+export class Bells {
+  readonly #lines: readonly Line[]
+  readonly #world: World
+  /** With so many nodes heard, every majority has one of them. */
+  readonly #enough: number
+  readonly #majority: number
+  readonly #timeoutMs: number
+  readonly #channels = new Map<string, Channel>()
+  readonly #ears: (Ear | undefined)[]
+  #idle: (() => void) | undefined
+  #closed = false
+
+  constructor(lines: readonly Line[], { majority, world, nodeTimeoutMs }: Cluster) {
+    this.#lines = lines
+    this.#world = world
+    this.#majority = majority
+    this.#enough = lines.length - majority + 1
+    this.#timeoutMs = nodeTimeoutMs
+    this.#ears = lines.map(() => undefined)
+  }
+
+  watch(key: string, listener: (event: StoreEvent) => void): Watch {
+    const channel = this.#channel(key)
+    // A function given twice listens twice.
+    const own = (event: StoreEvent): void => listener(event)
+    channel.listeners.add(own)
+    return {
+      ready: this.#isLive(channel) || this.#settled(channel),
+      live: () => this.#isLive(channel),
+      close: () => {
+        if (channel.listeners.delete(own) && channel.listeners.size === 0) this.#forget(channel)
+      },
+    }
+  }
+
+  close(): void {
+    this.#closed = true
+    for (const channel of this.#channels.values()) this.#forget(channel)
+    this.#idle?.()
+    this.#hangUp()
+  }
+
+  #channel(key: string): Channel {
+    const known = this.#channels.get(key)
+    if (known) return known
+    const channel: Channel = {
+      key,
+      listeners: new Set(),
+      settle: new Set(),
+      heardFrom: 0,
+      interrupted: false,
+      news: new Map(),
+    }
+    this.#channels.set(key, channel)
+    this.#idle?.()
+    this.#idle = undefined
+    for (let i = 0; i < this.#lines.length; i++) this.#subscribe(i, channel)
+    return channel
+  }
+
+  #isLive(channel: Channel): boolean {
+    return this.#channels.get(channel.key) === channel && count(channel.heardFrom) >= this.#enough
+  }
+
+  #settled(channel: Channel): Promise<boolean> {
+    return new Promise((resolve) => {
+      const settle = (live: boolean): void => {
+        cancel()
+        channel.settle.delete(settle)
+        resolve(live)
+      }
+      // Nobody may wait for ever for servers that say nothing.
+      const cancel = this.#world.after(this.#timeoutMs, () => settle(false))
+      channel.settle.add(settle)
+    })
+  }
+
+  #subscribe(i: number, channel: Channel): void {
+    const ear = this.#ear(i)
+    const current = (): boolean => this.#channels.get(channel.key) === channel && this.#ears[i] === ear
+    ear.subscribe(channelOf(channel.key)).then(
+      () => {
+        if (!current()) return
+        const wasLive = this.#isLive(channel)
+        channel.heardFrom |= 1 << i
+        if (wasLive || !this.#isLive(channel)) return
+        for (const settle of channel.settle) settle(true)
+        // Whatever was told while too few were heard is lost: whoever waits had better look.
+        if (channel.interrupted) this.#tell(channel, { type: 'freed' })
+        channel.interrupted = false
+      },
+      () => {
+        // The connection broke, and says so itself.
+      },
+    )
+  }
+
+  #ear(i: number): Ear {
+    const known = this.#ears[i]
+    if (known) return known
+    const ear = (this.#lines[i] as Line).listen({
+      message: (name, text) => {
+        const channel = this.#channels.get(name.slice(channelOf('').length))
+        if (channel) this.#hear(i, channel, text)
+      },
+      broken: () => {
+        if (this.#ears[i] === ear) this.#lose(i)
+      },
+    })
+    this.#ears[i] = ear
+    return ear
+  }
+
+  /** Heard again as soon as the node is there again, if anybody still watches anything. */
+  #lose(i: number): void {
+    this.#ears[i] = undefined
+    let wasHeard = false
+    for (const channel of this.#channels.values()) {
+      wasHeard ||= (channel.heardFrom & (1 << i)) !== 0
+      const wasLive = this.#isLive(channel)
+      channel.heardFrom &= ~(1 << i)
+      channel.interrupted ||= wasLive && !this.#isLive(channel)
+    }
+    this.#world.after(wasHeard ? FIRST_RETRY_MS : RETRY_MS, () => {
+      if (this.#closed || this.#ears[i]) return
+      for (const channel of this.#channels.values()) this.#subscribe(i, channel)
+    })
+  }
+
+  #forget(channel: Channel): void {
+    this.#channels.delete(channel.key)
+    for (const ear of this.#ears) ear?.unsubscribe(channelOf(channel.key))
+    for (const settle of channel.settle) settle(false)
+    if (this.#channels.size > 0 || this.#closed) return
+    this.#idle?.()
+    this.#idle = this.#world.after(IDLE_MS, () => this.#hangUp())
+  }
+
+  #hangUp(): void {
+    for (const [i, ear] of this.#ears.entries()) {
+      this.#ears[i] = undefined
+      ear?.close()
+    }
+  }
+
+  /** `<listeners> freed <owner>`, `<listeners> changed <owner> <version>`, `<listeners> revoked <owner>` */
+  #hear(i: number, channel: Channel, text: string): void {
+    const [listeners = '1', type = ''] = text.split(' ', 2)
+    const what = text.slice(listeners.length + 1)
+    let news = channel.news.get(what)
+    if (!news) {
+      news = { nodes: 0, told: false }
+      channel.news.set(what, news)
+      this.#world.after(HEARSAY_MS, () => this.#believe(channel, what, Number(listeners)))
+      this.#world.after(OLD_NEWS_MS, () => channel.news.delete(what))
+    }
+    news.nodes |= 1 << i
+    // Told by a majority, it has happened on a majority: asking now cannot be too early.
+    const quorum = Math.min(this.#majority, count(channel.heardFrom))
+    if (count(news.nodes) >= quorum || type === 'revoked') this.#believe(channel, what, Number(listeners))
+  }
+
+  #believe(channel: Channel, what: string, listeners: number): void {
+    const news = channel.news.get(what)
+    if (!news || news.told) return
+    news.told = true
+    const [type = '', owner = ''] = what.split(' ', 2)
+    if (type === 'revoked') return this.#tell(channel, { type, owner: what.slice('revoked '.length) })
+    if (type === 'changed') return this.#tell(channel, { type })
+    if (type !== 'freed' || !owner) return
+    // Without a line all who wait ask at once, split the vote and go away empty. So each takes a moment of its own.
+    const spread = Math.min((listeners - 1) * SPREAD_MS, WIDEST_SPREAD_MS)
+    const tell = (): void => {
+      this.#tell(channel, { type: 'freed' })
+      // The end of a lease is news also for those who only look.
+      this.#tell(channel, { type: 'changed' })
+    }
+    if (spread <= 0) tell()
+    else this.#world.after(this.#world.random() * spread, tell)
+  }
+
+  #tell(channel: Channel, event: StoreEvent): void {
+    for (const listener of [...channel.listeners]) listener(event)
+  }
+}

@@ -1,0 +1,192 @@
+import type {
+  Admission,
+  Done,
+  NodeRecord,
+  NodeRelease,
+  NodeRenewal,
+  NodeRenewed,
+  NodeView,
+  ObservableNode,
+  Question,
+  Raise,
+  Reply,
+  Standing,
+  Vote,
+  Voted,
+  Votes,
+} from './node.js'
+import type { Link } from './link.js'
+import { isAttempt } from './register.js'
+import { scripts, type Script } from './scripts.js'
+
+const RECORD = 'leasehold:redlock'
+const INDEX = `${RECORD}:index`
+const EVERYONE = [RECORD, INDEX]
+
+/** Where news of a key are told. */
+export function channelOf(key: string): string {
+  return `${RECORD}:bell:${key}`
+}
+
+/** A node that is a real server: every question is one script call. */
+export class LuaNode implements ObservableNode {
+  readonly name: string
+  readonly #link: Link
+  readonly #nodes: string
+  readonly #maxTtlMs: string
+
+  constructor(link: Link, options: { nodes: number; maxTtlMs: number }) {
+    this.name = link.name
+    this.#link = link
+    this.#nodes = String(options.nodes)
+    this.#maxTtlMs = String(options.maxTtlMs)
+  }
+
+  vote({ run, items }: Question<Vote>, done: Done<Votes>): void {
+    const args = [run, this.#nodes, this.#maxTtlMs]
+    for (const { owner, ttlMs, shared, steal } of items) {
+      args.push(owner, ms(ttlMs), steal ? (shared ? 'read steal' : 'steal') : shared ? 'read' : 'lock')
+    }
+    this.#ask(scripts.vote, items, args, done, ([standing, counter, micros, ...answers]) => ({
+      standing: standing as Standing,
+      counter: Number(counter ?? 0),
+      micros: Number(micros ?? 0),
+      items: answers.map(votedOf),
+    }))
+  }
+
+  raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void {
+    const args: string[] = []
+    for (const { owner, token, ttlMs, announce, value } of items) {
+      args.push(owner, String(token), ms(ttlMs), flag(announce), value ?? '')
+    }
+    this.#ask(scripts.raise, items, args, done, yesOrNo)
+  }
+
+  renew({ run, items }: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void {
+    const args = [run, this.#nodes]
+    for (const { owner, ttlMs, token, version, value } of items) {
+      args.push(owner, ms(ttlMs), String(token), String(version), value ?? '')
+    }
+    this.#ask(scripts.renew, items, args, done, ([standing, ...answers]) => ({
+      standing: standing as Standing,
+      items: answers.map((answer) => errorOf(answer) ?? (renewed[Number(answer)] as NodeRenewed)),
+    }))
+  }
+
+  release(items: readonly NodeRelease[], done: Done<readonly (boolean | Error)[]>): void {
+    const args: string[] = []
+    for (const { owner, quiet } of items) args.push(owner, flag(quiet))
+    this.#ask(scripts.release, items, args, done, yesOrNo, true)
+  }
+
+  look({ id, known }: { id: string; known: boolean }, done: Done<NodeRecord>): void {
+    this.#ask(scripts.look, [], [id, flag(known)], done, (answer) => {
+      const [run, recordId, state, age, counter, longest, nodes, manifest] = answer.map(String) as [string, ...string[]]
+      return {
+        run,
+        id: recordId as string,
+        state: state as NodeRecord['state'],
+        ageMs: Number(age),
+        counter: Number(counter),
+        longestMs: Number(longest),
+        nodes: Number(nodes),
+        manifest: manifest as string,
+      }
+    })
+  }
+
+  admit(admission: Admission, done: Done<boolean>): void {
+    const args = [admission.id, admission.as, this.#nodes]
+    if (admission.as === 'founder') args.push(admission.manifest)
+    if (admission.as === 'returner') args.push(String(admission.counter), ms(admission.longestMs))
+    this.#link.run(scripts.admit, EVERYONE, args, false, (answer) =>
+      done(answer instanceof Error ? answer : Number(answer) === 1),
+    )
+  }
+
+  list(prefix: string, done: Done<NodeView[]>): void {
+    this.#ask(scripts.list, [], [prefix], done, (answers) => answers.map(viewOf))
+  }
+
+  inspect(key: string, done: Done<NodeView[]>): void {
+    this.#ask(scripts.inspect, [{ key }], ['0'], done, (answers) => answers.map(viewOf))
+  }
+
+  revoke(key: string, done: Done<NodeView[]>): void {
+    this.#ask(scripts.inspect, [{ key }], ['1'], done, (answers) => answers.map(viewOf))
+  }
+
+  time(done: Done<number>): void {
+    this.#ask(scripts.time, [], [], done, ([micros]) => Number(micros) / 1_000)
+  }
+
+  #ask<T>(
+    script: Script,
+    items: readonly { key: string }[],
+    args: string[],
+    done: Done<T>,
+    decode: (answer: unknown[]) => T,
+    tidying = false,
+  ): void {
+    const keys = [...EVERYONE]
+    for (const { key } of items) keys.push(key)
+    this.#link.run(script, keys, args, tidying, (answer) =>
+      done(answer instanceof Error ? answer : decode(answer as unknown[])),
+    )
+  }
+}
+
+function yesOrNo(answers: readonly unknown[]): (boolean | Error)[] {
+  return answers.map((answer) => errorOf(answer) ?? Number(answer) === 1)
+}
+
+const renewed: Record<number, NodeRenewed> = { 0: 'absent', 1: 'ours', 3: 'taken' }
+
+/** Redis takes whole milliseconds. Down, and never to nothing: nobody may be granted more than what was asked for. */
+function ms(duration: number): string {
+  return String(Math.max(Math.floor(duration), 1))
+}
+
+function flag(yes: boolean): string {
+  return yes ? '1' : '0'
+}
+
+/** `{ 2, message }` is an item that failed by itself. */
+function errorOf(answer: unknown): Error | undefined {
+  return Array.isArray(answer) && Number(answer[0]) === 2 ? new Error(String(answer[1])) : undefined
+}
+
+function votedOf(answer: unknown): Voted | Error {
+  if (!Array.isArray(answer)) return true
+  const error = errorOf(answer)
+  if (error) return error
+  const [, owner, ttlMs, token, version, value] = answer
+  return {
+    owner: String(owner),
+    ttlMs: optional(ttlMs, Number),
+    token: optional(token, BigInt),
+    version: optional(version, Number),
+    value: optional(value, String),
+    ...(isAttempt(String(owner)) ? {} : { foreign: true }),
+  }
+}
+
+function viewOf(answer: unknown): NodeView {
+  const [key, owner, shared, ttlMs, token, version, heldMs, value] = answer as unknown[]
+  return {
+    key: String(key),
+    owner: String(owner),
+    shared: Number(shared) === 1,
+    ttlMs: optional(ttlMs, Number),
+    token: optional(token, BigInt),
+    version: optional(version, Number) ?? 0,
+    heldMs: optional(heldMs, Number),
+    value: optional(value, String),
+  }
+}
+
+/** Null is what a script says for what it does not know. */
+function optional<T>(reply: unknown, decode: (text: string) => T): T | undefined {
+  return reply === null || reply === undefined ? undefined : decode(String(reply))
+}

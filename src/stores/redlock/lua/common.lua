@@ -1,0 +1,147 @@
+-- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
+--
+-- KEYS 1 record  2 index, then plain… one per item. The others are named after it.
+-- On each node there are, for all names together:
+--   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of
+--   index    zset    the keys that are held, by the time at which their last lease ends
+-- and per key, all of them gone when its last lease ends:
+--   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
+--   readers  zset    who shares, by the time at which each lease ends
+--   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:length:value
+local call = redis.call
+local SHARED = 'leasehold:shared'
+local CHANNEL = 'leasehold:redlock:bell:'
+-- Clients may put a prefix before every key. Names travel without it.
+local PREFIX = string.sub(KEYS[1], 1, -1 - #'leasehold:redlock')
+local READERS = KEYS[1] .. ':readers:'
+local INFO = KEYS[1] .. ':info:'
+
+local clock = call('TIME')
+local micros = clock[1] * 1000000 + clock[2]
+local now = math.floor(micros / 1000)
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function run()
+  return string.match(call('INFO', 'server'), 'run_id:(%x+)')
+end
+
+-- Asked of the server itself and not of the caller: a caller that has not noticed a restart would vouch for a node that
+-- came back with yesterday's data.
+local function standing(expected, nodes)
+  local actual = run()
+  if actual ~= expected then return 'stranger' end
+  local record = call('HMGET', KEYS[1], 'run', 'state', 'nodes')
+  if record[1] ~= actual or record[2] ~= 'votes' then return 'sits' end
+  if record[3] ~= nodes then return 'other' end
+  return 'votes'
+end
+
+local function nameOf(plain)
+  return string.sub(plain, #PREFIX + 1)
+end
+
+local function sides(plain)
+  local name = nameOf(plain)
+  return READERS .. name, INFO .. name
+end
+
+-- How many listen travels with the news: the more there are, the farther apart they should ask.
+local function ring(plain, news)
+  local channel = CHANNEL .. nameOf(plain)
+  local listeners = call('PUBSUB', 'NUMSUB', channel)[2]
+  if listeners > 0 then call('PUBLISH', channel, listeners .. ' ' .. news) end
+end
+
+-- What the plain key holds, as text. A key of another type is a holder too, though none of ours.
+local function content(plain)
+  local value = redis.pcall('GET', plain)
+  if type(value) ~= 'table' then return value end
+  if string.find(value.err, 'WRONGTYPE', 1, true) then return '(' .. call('TYPE', plain).ok .. ')' end
+  error(value)
+end
+
+local function entry(token, since, version, value)
+  return token .. ':' .. since .. ':' .. version .. ':' .. #value .. ':' .. value
+end
+
+-- token, since, version, value of an owner; nothing if it has no entry. Without a value: an empty one.
+local function read(info, owner, shared)
+  local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
+  if type(text) ~= 'string' then return nil end
+  local token, since, version, length, rest = string.match(text, '^(%d+):(%d+):(%d+):(%d+):(.*)$')
+  if not shared and string.sub(rest, length + 1) ~= owner then return nil end
+  return token, since, version, string.sub(rest, 1, length)
+end
+
+-- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
+-- Returns the content of the plain key afterwards.
+local function settle(plain, readers, info)
+  local holder = content(plain)
+  if holder ~= SHARED then return holder end
+  local ended = call('ZRANGEBYSCORE', readers, '-inf', now, 'LIMIT', 0, 1000)
+  if #ended > 0 then
+    call('ZREM', readers, unpack(ended))
+    call('HDEL', info, unpack(ended))
+  end
+  if call('EXISTS', readers) == 1 then return SHARED end
+  call('DEL', plain, readers, info)
+  return false
+end
+
+-- The last reader's time is the key's time.
+local function align(plain, readers, info)
+  local last = call('ZRANGE', readers, -1, -1, 'WITHSCORES')[2]
+  local left = whole(math.max(tonumber(last) - now, 1))
+  call('SET', plain, SHARED, 'PX', left)
+  call('PEXPIRE', readers, left)
+  call('PEXPIRE', info, left)
+  return tonumber(last)
+end
+
+local function isMine(holder, readers, owner)
+  return holder == owner or (holder == SHARED and call('ZSCORE', readers, owner) ~= false)
+end
+
+-- Everybody who holds this key, as { key, owner, shared, ttlMs, token, version, heldMs, value }; false for what is not known.
+local function holders(plain)
+  local readers, info = sides(plain)
+  local holder = settle(plain, readers, info)
+  local found = {}
+  local function add(owner, shared, ttl)
+    local token, since, version, value = read(info, owner, shared)
+    local held = since and whole(now - since) or false
+    found[#found + 1] = {
+      nameOf(plain), owner, shared and 1 or 0, ttl >= 0 and whole(ttl) or false, token or false, version or false, held,
+      value and value ~= '' and value or false,
+    }
+  end
+  if holder == SHARED then
+    local ends = call('ZRANGE', readers, 0, -1, 'WITHSCORES')
+    for i = 1, #ends, 2 do add(ends[i], true, math.max(ends[i + 1] - now, 0)) end
+  elseif holder then
+    add(holder, false, call('PTTL', plain))
+  end
+  return found
+end
+
+-- Nobody holds it afterwards, and those who did are told.
+local function cutOff(plain)
+  local readers, info = sides(plain)
+  local found = holders(plain)
+  for _, held in ipairs(found) do ring(plain, 'revoked ' .. held[2]) end
+  call('DEL', plain, readers, info)
+  return found
+end
+
+-- An item that fails must not take the others with it. `first` of `size` items, whose arguments begin behind `before`.
+local function each(first, size, step, before, work, answers)
+  for i = first, size do
+    local ok, answer = pcall(work, KEYS[i + 2], step * (i - 1) + before + 1)
+    if not ok then answer = { 2, type(answer) == 'table' and (answer.err or 'unknown error') or tostring(answer) } end
+    answers[#answers + 1] = answer
+  end
+  return answers
+end

@@ -1,0 +1,24 @@
+-- release.lua   gives back what is mine, and nothing else; on a node of any standing
+-- ARGV per item 2: owner quiet
+-- → item…     item: 1 released | 0 not mine | { 2, error }
+
+local function release(plain, a)
+  local readers, info = sides(plain)
+  local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
+  local holder = settle(plain, readers, info)
+  if not holder or not isMine(holder, readers, owner) then return 0 end
+  if holder == SHARED then
+    call('ZREM', readers, owner)
+    call('HDEL', info, owner)
+  end
+  if holder == SHARED and call('EXISTS', readers) == 1 then
+    align(plain, readers, info)
+  else
+    call('DEL', plain, readers, info)
+    call('ZREM', KEYS[2], nameOf(plain))
+  end
+  if not quiet then ring(plain, 'freed ' .. owner) end
+  return 1
+end
+
+return each(next, size, 2, 0, release, answers)

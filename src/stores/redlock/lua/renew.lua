@@ -1,0 +1,39 @@
+-- renew.lua   more time; never creates, never shortens
+-- ARGV run nodes, then per item 5: owner ttlMs token version value
+-- → { standing, item… }     item: 1 ours | 0 absent | 3 taken | { 2, error }
+-- Also on a node that sits out: it keeps what it still has, so that it has it when it votes again.
+
+local function renew(plain, a)
+  local readers, info = sides(plain)
+  local owner, ttl, token, version, value = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  local holder = settle(plain, readers, info)
+  if not holder then return 0 end
+  if not isMine(holder, readers, owner) then return holder == SHARED and 0 or 3 end
+  local shared = holder == SHARED
+  local ends = now + ttl
+  if shared then
+    if tonumber(call('ZSCORE', readers, owner)) < ends then call('ZADD', readers, whole(ends), owner) end
+    ends = align(plain, readers, info)
+  else
+    local left = call('PTTL', plain)
+    if left >= 0 and left < ttl then
+      call('PEXPIRE', plain, whole(ttl))
+      call('PEXPIRE', info, whole(ttl))
+    else
+      ends = false
+    end
+  end
+  if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
+  if value ~= '' then
+    local known, since, older = read(info, owner, shared)
+    if tonumber(version) > tonumber(older or 0) then
+      local text = entry(known or token, since or whole(now), version, value)
+      if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
+      call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
+      ring(plain, 'changed ' .. owner .. ' ' .. version)
+    end
+  end
+  return 1
+end
+
+return each(1, #KEYS - 2, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })

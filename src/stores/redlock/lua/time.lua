@@ -1,0 +1,3 @@
+-- time.lua   the node's clock
+-- → { micros }
+return { whole(micros) }

@@ -1,0 +1,153 @@
+/**
+ * One of the N servers, as the algorithm sees it. Lua on a real server implements this (`lua-node.ts`), and so does a
+ * model in the deterministic simulation; the algorithm cannot tell them apart.
+ *
+ * Answers come by callback instead of by promise: five nodes and three rounds per lock would cost fifteen promises, and
+ * the simulation runs a hundred thousand schedules without a single turn of the event loop.
+ *
+ * @module
+ */
+import type { Blocker } from '../../store.js'
+
+/** Called once, or never: whoever asks has a time limit of its own. */
+export type Done<T> = (answer: T | Error) => void
+
+/**
+ * Whether a node may be counted.
+ *
+ * - `votes`: it has voted ever since it was admitted, and lost nothing.
+ * - `sits`: it is new, or it was restarted or emptied, and has not been admitted (again).
+ * - `stranger`: not the process whose identity we know: who is it now?
+ * - `other`: it belongs to a Redlock with another number of nodes, whose majorities are not ours.
+ */
+export type Standing = 'votes' | 'sits' | 'stranger' | 'other'
+
+/** One question about several items. `run` is the server process we believe to speak to. */
+export interface Question<Item> {
+  run: string
+  items: readonly Item[]
+}
+
+/** Everything one node says to a question: one answer per item, in order; an item that failed has its error. */
+export interface Reply<Answer> {
+  standing: Standing
+  items: readonly (Answer | Error)[]
+}
+
+/** Round 1: set if absent. */
+export interface Vote {
+  key: string
+  owner: string
+  ttlMs: number
+  /** A reader: stands beside other readers. */
+  shared: boolean
+  /** Takes it whoever holds it. */
+  steal: boolean
+}
+
+/** Who is in the way on one node, and how new what it says of its value is. */
+export interface Obstacle extends Blocker {
+  version?: number | undefined
+}
+
+/** `true`: ours on this node. */
+export type Voted = true | Obstacle
+
+export interface Votes extends Reply<Voted> {
+  /** The largest token this node knows of, for whatever name. */
+  counter: number
+  /** The node's clock: it keeps tokens growing when counters were lost. */
+  micros: number
+}
+
+/** Round 2: where the key is still ours, the counter becomes at least `token`. */
+export interface Raise {
+  key: string
+  owner: string
+  ttlMs: number
+  token: number
+  announce: boolean
+  value: string | undefined
+}
+
+/** More time. Never creates, never shortens. */
+export interface NodeRenewal {
+  key: string
+  owner: string
+  ttlMs: number
+  token: number
+  /** Replaces the value if this is newer than what the node has. */
+  value: string | undefined
+  version: number
+}
+
+/** `absent`: nobody's. `taken`: somebody else's. */
+export type NodeRenewed = 'ours' | 'absent' | 'taken'
+
+export interface NodeRelease {
+  key: string
+  owner: string
+  /** Rings no bell: an attempt that was never a grant, and that nobody waits for. */
+  quiet: boolean
+}
+
+/** What a node knows about itself. `docs/adr/redlock-restart.md` explains. */
+export interface NodeRecord {
+  /** Of the server process. Two nodes with the same one are one node. */
+  run: string
+  /** Of this record: another one after every loss, so that an admission decided for an earlier one cannot apply. */
+  id: string
+  /** `new`: there was nothing at all. `lost`: there was something once, here or on the others. */
+  state: 'new' | 'lost' | 'votes'
+  /** How long ago it was first seen in this state, by its own clock. */
+  ageMs: number
+  counter: number
+  /** The longest `maxTtl` that ever voted here. */
+  longestMs: number
+  /** How many nodes the Redlock has that it votes for; 0: none yet. */
+  nodes: number
+  /** The ids of all nodes that were found new together. */
+  manifest: string
+}
+
+export type Admission =
+  /** All nodes were new at the same moment: vote at once. */
+  | { as: 'founder'; id: string; manifest: string }
+  /** It sat out long enough, and this is what the others know. */
+  | { as: 'returner'; id: string; counter: number; longestMs: number }
+  /** Others vote already, so being empty means having lost something. */
+  | { as: 'loser'; id: string }
+
+/** One lease on one node, to look at. */
+export interface NodeView {
+  key: string
+  owner: string
+  shared: boolean
+  ttlMs: number | undefined
+  token: bigint | undefined
+  version: number
+  heldMs: number | undefined
+  value: string | undefined
+}
+
+export interface RedlockNode {
+  /** For messages: `10.0.0.3:6379`. */
+  readonly name: string
+  vote(question: Question<Vote>, done: Done<Votes>): void
+  /** Of any standing: that the key is ours proves that the node remembers our vote, and so everything before it. */
+  raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void
+  renew(question: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void
+  release(items: readonly NodeRelease[], done: Done<readonly (boolean | Error)[]>): void
+  /** Reads the record; writes one with this `id` if there is none for this run. `known`: this cluster has voted before. */
+  look(question: { id: string; known: boolean }, done: Done<NodeRecord>): void
+  /** True if it votes now. */
+  admit(admission: Admission, done: Done<boolean>): void
+}
+
+/** Beyond what the algorithm needs: to look at, and to break glass. */
+export interface ObservableNode extends RedlockNode {
+  list(prefix: string, done: Done<NodeView[]>): void
+  inspect(key: string, done: Done<NodeView[]>): void
+  revoke(key: string, done: Done<NodeView[]>): void
+  time(done: Done<number>): void
+}

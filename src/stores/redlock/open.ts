@@ -1,0 +1,121 @@
+import { InvalidOptionError, UnsupportedError } from '../../errors.js'
+import type { Duration } from '../../kit/duration.js'
+import type { Store } from '../../store.js'
+import { createRedlock, type RedlockOptions } from './index.js'
+
+const FORM =
+  'redlock://[user:password@]host:port,host:port,host:port[/db][?maxTtl=1m&nodeTimeout=500ms&drift=0.01], or rediss+redlock://'
+
+/** A client, and how to end it. */
+interface Opened {
+  client: unknown
+  close: () => unknown
+}
+
+interface Address {
+  host: string
+  port: number
+  tls: boolean
+  username: string | undefined
+  password: string | undefined
+  db: number
+}
+
+/**
+ * `redlock://h1:p,h2:p,h3:p` and `rediss+redlock://`, with whichever of ioredis and node-redis is installed. `close()` of
+ * the store closes the clients too. `maxTtl` is a minute unless the URL says otherwise (`?maxTtl=5m`).
+ */
+export async function open(url: string): Promise<Store> {
+  const { addresses, options } = parse(url)
+  const connect = await connector()
+  const opened = addresses.map(connect)
+  const closeAll = async (): Promise<void> => {
+    for (const { close } of opened) close()
+  }
+  try {
+    return createRedlock(
+      opened.map(({ client }) => client),
+      options,
+      closeAll,
+    )
+  } catch (error) {
+    await closeAll()
+    throw error
+  }
+}
+
+function parse(url: string): { addresses: Address[]; options: RedlockOptions } {
+  const match = /^(redlock|rediss\+redlock):\/\/(?:([^@/?]*)@)?([^/?]+)(?:\/(\d*))?(?:\?(.*))?$/.exec(url)
+  if (!match) throw new InvalidOptionError('store', redacted(url), FORM)
+  const [, scheme, credentials = '', hosts = '', db = '', query = ''] = match
+  const colon = credentials.indexOf(':')
+  const username = decodeURIComponent(colon < 0 ? credentials : credentials.slice(0, colon)) || undefined
+  const password = colon < 0 ? undefined : decodeURIComponent(credentials.slice(colon + 1))
+  const addresses = hosts.split(',').map((text): Address => {
+    const parts = /^(\[[^\]]+\]|[^:]+)(?::(\d{1,5}))?$/.exec(text)
+    if (!parts) throw new InvalidOptionError('store', redacted(url), FORM)
+    const host = (parts[1] as string).replace(/^\[|\]$/g, '')
+    const port = Number(parts[2] ?? 6379)
+    return { host, port, tls: scheme === 'rediss+redlock', username, password, db: Number(db || 0) }
+  })
+  return { addresses, options: optionsOf(new URLSearchParams(query)) }
+}
+
+function optionsOf(query: URLSearchParams): RedlockOptions {
+  for (const name of query.keys()) {
+    if (!['maxTtl', 'nodeTimeout', 'drift'].includes(name)) throw new InvalidOptionError('store', `?${name}=`, FORM)
+  }
+  const duration = (name: string): Duration | undefined => {
+    const text = query.get(name)
+    return text === null ? undefined : /^\d+$/.test(text) ? Number(text) : (text as Duration)
+  }
+  const drift = query.get('drift')
+  return {
+    maxTtl: duration('maxTtl') ?? '1m',
+    nodeTimeout: duration('nodeTimeout'),
+    drift: drift === null ? undefined : Number(drift),
+  }
+}
+
+/** Passwords do not belong into messages. */
+function redacted(url: string): string {
+  return url.replace(/\/\/[^@/]*@/, '//…@')
+}
+
+/** What is wrong is said by the call that it concerns; an unheard `error` event would end the process. */
+const ignore = (): void => {}
+
+async function connector(): Promise<(address: Address) => Opened> {
+  const ioredis = await optional(() => import('ioredis'))
+  if (ioredis) {
+    return ({ host, port, tls, username, password, db }) => {
+      const secret = { ...(username ? { username } : {}), ...(password === undefined ? {} : { password }) }
+      const client = new ioredis.Redis({ host, port, db, ...secret, ...(tls ? { tls: {} } : {}) })
+      client.on('error', ignore)
+      return { client, close: () => client.disconnect() }
+    }
+  }
+  const redis = await optional(() => import('redis'))
+  if (!redis) {
+    throw new UnsupportedError('a redlock store needs a client, and none is installed: npm install ioredis (or redis)')
+  }
+  return ({ host, port, tls, username, password, db }) => {
+    const secret = { ...(username ? { username } : {}), ...(password === undefined ? {} : { password }) }
+    const socket = tls ? { host, port, tls: true as const } : { host, port }
+    const client = redis.createClient({ ...secret, socket, database: db })
+    client.on('error', ignore)
+    // Not awaited: it goes on trying, and calls say why it is not connected yet.
+    client.connect().catch(ignore)
+    return { client, close: () => client.destroy() }
+  }
+}
+
+/** The module, or undefined if it is not installed. */
+async function optional<T>(load: () => Promise<T>): Promise<T | undefined> {
+  try {
+    return await load()
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ERR_MODULE_NOT_FOUND') return undefined
+    throw error
+  }
+}

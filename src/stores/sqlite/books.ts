@@ -1,0 +1,267 @@
+/**
+ * The rule of the store contract, in SQL: who holds what, and who stands in line. Everything here happens inside one
+ * write transaction, with one reading of the clock.
+ *
+ * @module
+ */
+import type { Answer, Claim, Grant, Lease, Released, Renewal, Renewed, StoreEvent } from '../../store.js'
+import type { Statements } from './statements.js'
+
+/** Something to tell after the commit: the process behind this bell, or everyone who watches the key. */
+export interface Letter {
+  key: string
+  event: StoreEvent
+  bell: string | undefined
+}
+
+interface Overview {
+  boot: string
+  lastToken: number
+  holding: number
+  held: number
+  firstEnd: number | null
+  firstPlaceEnd: number | null
+}
+
+interface Head {
+  owner: string
+  weight: number
+  capacity: number
+  placeMs: number
+  ttlMs: number
+  announce: number
+  bell: string | null
+  value: string | null
+}
+
+/** What a grant writes down; a claim and a place in line both are that. */
+interface Granted {
+  owner: string
+  weight: number
+  capacity: number
+  value?: string | null | undefined
+  announce?: boolean | number | undefined
+}
+
+const GONE: { outcome: 'gone' } = { outcome: 'gone' }
+const RELEASED: Released = { outcome: 'released' }
+/** Larger than every place in line. */
+const END_OF_LINE = Number.MAX_SAFE_INTEGER
+
+/** What the books do not know by themselves. */
+export interface BooksFacts {
+  wallMicros: () => number
+  /** The bell to ring when a place of ours in this line is served; null: none is being listened to. */
+  bellFor: (key: string) => string | null
+  /** Throws if the times in this file are those of another machine. */
+  checkBoot: (boot: string) => void
+}
+
+/** One transaction's view of the books. */
+export class Books {
+  readonly now: number
+  readonly letters: Letter[] = []
+  /** Undefined: nobody has asked for anything in this transaction. */
+  lastToken: number | undefined
+  readonly #sql: Statements
+  readonly #facts: BooksFacts
+  /** How many places lie before a certain one, as last counted: a batch of waiters counts the line once, not each. */
+  #counted: Map<string, { seq: number; ahead: number }> | undefined
+
+  constructor(sql: Statements, now: number, facts: BooksFacts) {
+    this.#sql = sql
+    this.now = now
+    this.#facts = facts
+  }
+
+  askAll(claims: readonly Claim[]): Answer[] {
+    return claims.map((claim) => this.#ask(claim, claim.placeMs))
+  }
+
+  /** All or none: tries, and takes everything back if one was refused. Nobody stands in line meanwhile. */
+  askAtomically(claims: readonly Claim[]): Answer[] {
+    const { lastToken } = this
+    this.#sql.mark.run()
+    const answers = claims.map((claim) => this.#ask(claim, undefined))
+    if (answers.every((answer) => answer.granted)) return answers
+    this.#sql.backToMark.run()
+    this.lastToken = lastToken
+    this.letters.length = 0
+    this.#counted = undefined
+    return claims.map((claim) => this.#refusal(claim, this.#look(claim.key)))
+  }
+
+  renew({ key, owner, ttlMs, value }: Renewal): Renewed {
+    const { changes } =
+      value === undefined
+        ? this.#sql.extend.run(key, owner, this.now, ttlMs)
+        : this.#sql.extendAndTell.run(key, owner, this.now, ttlMs, value)
+    if (Number(changes) === 0) return GONE
+    if (value !== undefined) this.#post(key, { type: 'changed' })
+    return { outcome: 'ours', ttlMs }
+  }
+
+  end({ key, owner }: Lease): Released {
+    const seen = this.#look(key)
+    const waited = seen.firstPlaceEnd !== null && this.#leave(key, owner)
+    const holder = seen.holding > 0 ? this.#find(key, owner) : undefined
+    if (holder) this.#sql.endHolder.run(key, owner)
+    if (holder?.announce) this.#post(key, { type: 'changed' })
+    if (!waited && !holder) return GONE
+    if (seen.firstPlaceEnd !== null) this.#serve(key)
+    return RELEASED
+  }
+
+  revoke(key: string): void {
+    this.#look(key)
+    this.#evict(key)
+    this.#serve(key)
+  }
+
+  #ask(claim: Claim, placeMs: number | undefined): Answer {
+    const { key, owner, ttlMs } = claim
+    const seen = this.#look(key)
+    if (seen.holding > 0) {
+      const mine = this.#find(key, owner)
+      if (mine) {
+        this.#sql.extend.run(key, owner, this.now, ttlMs)
+        return { granted: true, owner, token: BigInt(mine.token), ttlMs }
+      }
+    }
+    if (claim.steal) {
+      this.#evict(key)
+    } else if (!this.#admits(claim, seen)) {
+      const seq = placeMs === undefined ? undefined : this.#stand(claim, placeMs)
+      return this.#refusal(claim, seen, seq)
+    }
+    if (seen.firstPlaceEnd !== null) this.#leave(key, owner)
+    return this.#grant(key, claim, ttlMs)
+  }
+
+  /** Whether nobody earlier stands in line and there is room. */
+  #admits({ key, owner, weight, capacity }: Claim, seen: Overview): boolean {
+    if (seen.held + weight > capacity) return false
+    return seen.firstPlaceEnd === null || (this.#sql.head.get(key) as Head).owner === owner
+  }
+
+  #grant(key: string, { owner, weight, capacity, value, announce }: Granted, ttlMs: number): Grant {
+    // Not the clock alone: it may stand still or go back. Not a counter alone: the file may be lost.
+    const token = Math.max((this.lastToken as number) + 1, this.#facts.wallMicros())
+    this.lastToken = token
+    const { now } = this
+    const flag = announce ? 1 : 0
+    this.#sql.addHolder.run(key, owner, weight, capacity, now + ttlMs, ttlMs, now, token, flag, value ?? null)
+    if (announce) this.#post(key, { type: 'changed' })
+    return { granted: true, owner, token: BigInt(token), ttlMs }
+  }
+
+  #stand(claim: Claim, placeMs: number): number {
+    const { key, owner, weight, capacity, ttlMs, value, announce } = claim
+    const end = this.now + placeMs
+    const bell = this.#facts.bellFor(key)
+    const kept = this.#place(key, owner)
+    if (kept !== undefined) {
+      this.#sql.keepPlace.run(key, kept, end, bell)
+      return kept
+    }
+    const { seq } = this.#sql.nextPlace.get(key) as { seq: number }
+    const flag = announce ? 1 : 0
+    const { now } = this
+    this.#sql.addPlace.run(key, seq, owner, weight, capacity, end, placeMs, ttlMs, now, flag, bell, value ?? null)
+    return seq
+  }
+
+  #refusal({ key, owner }: Claim, seen: Overview, standsAt?: number): Answer {
+    // `seen` is from before the claim got its own place.
+    const nobodyWaits = standsAt === undefined && seen.firstPlaceEnd === null
+    const ahead = nobodyWaits ? 0 : this.#ahead(key, standsAt ?? this.#place(key, owner))
+    if (seen.holding === 0) return { granted: false, ahead }
+    const holder = this.#sql.oldestHolder.get(key) as {
+      owner: string
+      token: number
+      value: string | null
+      expiresAt: number
+    }
+    const blocker = {
+      owner: holder.owner,
+      token: BigInt(holder.token),
+      value: holder.value ?? undefined,
+      ttlMs: Math.max(holder.expiresAt - this.now, 0),
+    }
+    return { granted: false, ahead, blocker }
+  }
+
+  /** Those who ask together mostly stand one behind the other: count on from where the last count ended. */
+  #ahead(key: string, seq = END_OF_LINE): number {
+    const last = this.#counted?.get(key)
+    const from = last && last.seq <= seq ? last : { seq: 0, ahead: 0 }
+    const { n } = this.#sql.countPlaces.get(key, from.seq, seq) as { n: number }
+    const ahead = from.ahead + n
+    if (seq !== END_OF_LINE) (this.#counted ??= new Map()).set(key, { seq, ahead })
+    return ahead
+  }
+
+  /** Drops what expired. The head of the line comes by itself when a lease runs out. */
+  #look(key: string): Overview {
+    const { now } = this
+    const seen = this.#sql.overview.get(key) as Overview
+    if (this.lastToken === undefined) {
+      this.#facts.checkBoot(seen.boot)
+      this.lastToken = seen.lastToken
+    }
+    const holderEnded = seen.firstEnd !== null && seen.firstEnd <= now
+    const placeEnded = seen.firstPlaceEnd !== null && seen.firstPlaceEnd <= now
+    if (!holderEnded && !placeEnded) return seen
+    if (holderEnded) {
+      for (const { announce } of this.#sql.expireHolders.all(key, now) as { announce: number }[]) {
+        if (announce) this.#post(key, { type: 'changed' })
+      }
+    }
+    if (placeEnded) {
+      this.#sql.expirePlaces.run(key, now)
+      this.#counted?.delete(key)
+    }
+    return this.#sql.overview.get(key) as Overview
+  }
+
+  /** Hands the lease to the head of the line while there is room: no second question, no race with newcomers. */
+  #serve(key: string): void {
+    let { held } = this.#sql.overview.get(key) as Overview
+    for (;;) {
+      const head = this.#sql.head.get(key) as Head | undefined
+      if (!head || held + head.weight > head.capacity) return
+      this.#leave(key, head.owner)
+      // Provisionally: a waiter that has died meanwhile must not block the others for a whole ttl.
+      const ttlMs = Math.min(head.placeMs, head.ttlMs)
+      const { token } = this.#grant(key, head, ttlMs)
+      this.#post(key, { type: 'granted', owner: head.owner, token, ttlMs }, head.bell)
+      held += head.weight
+    }
+  }
+
+  #evict(key: string): void {
+    const evicted = this.#sql.endHolders.all(key) as { owner: string; announce: number; token: number }[]
+    for (const { owner, announce } of evicted.sort((a, b) => a.token - b.token)) {
+      this.#post(key, { type: 'revoked', owner })
+      if (announce) this.#post(key, { type: 'changed' })
+    }
+  }
+
+  #find(key: string, owner: string): { token: number; announce: number } | undefined {
+    return this.#sql.findHolder.get(key, owner) as { token: number; announce: number } | undefined
+  }
+
+  #place(key: string, owner: string): number | undefined {
+    return (this.#sql.findPlace.get(key, owner) as { seq: number } | undefined)?.seq
+  }
+
+  #leave(key: string, owner: string): boolean {
+    const left = Number(this.#sql.endPlace.run(key, owner).changes) > 0
+    if (left) this.#counted?.delete(key)
+    return left
+  }
+
+  #post(key: string, event: StoreEvent, bell?: string | null): void {
+    this.letters.push({ key, event, bell: bell ?? undefined })
+  }
+}

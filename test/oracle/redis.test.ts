@@ -1,0 +1,11 @@
+import { afterAll, beforeAll } from 'vitest'
+import { startRedis } from '../../scripts/servers/index.js'
+import { oracle } from './suite.js'
+
+let server: Awaited<ReturnType<typeof startRedis>>
+beforeAll(async () => {
+  server = await startRedis()
+})
+afterAll(() => server.stop())
+
+oracle('redis', () => server.url, ['kill', 'shared', 'freeze'])

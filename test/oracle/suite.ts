@@ -1,0 +1,33 @@
+import { describe, expect, test } from 'vitest'
+import { type CampaignName, runCampaign } from '../../scripts/oracle/campaign.js'
+import { MUTANTS } from '../../scripts/oracle/mutants.js'
+import { withMutant } from '../../scripts/oracle/mutate.js'
+
+/** A slice of the oracle on one store: green on the sources as they are, red on each of their mutants. */
+export function oracle(scheme: string, store: () => string, campaigns: readonly CampaignName[]): void {
+  describe(`the oracle on ${scheme}`, () => {
+    for (const campaign of campaigns) {
+      test(`${campaign}: no two believe at the same time, and tokens grow`, async () => {
+        const result = await runCampaign({ store: store(), campaign, seconds: 4, processes: 4 })
+        expect(result.violations).toEqual([])
+        // A run in which the processes never met has shown nothing.
+        expect(result.handovers).toBeGreaterThan(3)
+      })
+    }
+    for (const mutant of MUTANTS.filter((candidate) => candidate.store === scheme)) {
+      test(`is red when: ${mutant.name}`, async () => {
+        const result = await withMutant(mutant, (source) =>
+          runCampaign({
+            store: store(),
+            campaign: mutant.campaign,
+            seconds: 30,
+            processes: 4,
+            source,
+            untilWrong: true,
+          }),
+        )
+        expect(result.violations.length).toBeGreaterThan(0)
+      })
+    }
+  })
+}

@@ -1,0 +1,79 @@
+import { expect, test } from 'vitest'
+import { limitExpress, limitFetch } from '../../../src/http/index.js'
+import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
+import { faulty } from '../../../src/testing/index.js'
+import { serveSteps } from './web.js'
+
+const hello = (): Response => new Response('hello')
+
+test('a Fetch-style handler is limited by the key it is given, and tells where the client stands', async () => {
+  const limiter = createLocks(memory()).limiter('api', { limit: 2, per: '1h' })
+  const handler = limitFetch(limiter, hello, { key: (request) => request.headers.get('x-user') ?? 'none' })
+  const ask = (user: string): Promise<Response> => handler(new Request('http://shop', { headers: { 'x-user': user } }))
+  const first = await ask('ada')
+  expect([first.status, await first.text(), first.headers.get('ratelimit')]).toEqual([200, 'hello', '"api";r=1;t=1800'])
+  expect((await ask('ada')).status).toBe(200)
+  const refused = await ask('ada')
+  expect(refused.status).toBe(429)
+  expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(1_790)
+  expect(refused.headers.get('content-type')).toBe('application/problem+json')
+  expect(await refused.json()).toMatchObject({ status: 429, title: 'Too Many Requests' })
+  expect((await ask('bob')).status).toBe(200)
+})
+
+test('a Request does not tell where it came from, but Bun and Deno do', async () => {
+  const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
+  const handler = limitFetch<[Request, unknown?]>(limiter, hello)
+  const request = new Request('http://shop')
+  await expect(handler(request)).rejects.toThrow(InvalidOptionError)
+  const bun = { requestIP: () => ({ address: '192.0.2.1' }) }
+  const deno = { remoteAddr: { hostname: '192.0.2.1' } }
+  expect((await handler(request, bun)).status).toBe(200)
+  expect((await handler(request, deno)).status).toBe(429)
+})
+
+test('headers that may not be changed are no obstacle', async () => {
+  const url = await serveSteps((_, response) => response.end('upstream'))
+  const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
+  const response = await limitFetch(limiter, () => fetch(url), { key: () => 'all' })(new Request('http://shop'))
+  expect([await response.text(), response.headers.has('ratelimit')]).toEqual(['upstream', true])
+})
+
+test('middleware limits by address, and leaves alone what is skipped', async () => {
+  const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
+  const url = await serveSteps(limitExpress(limiter, { skip: (request) => request.url === '/health' }), (_, response) =>
+    response.end('hello'),
+  )
+  expect((await fetch(url)).headers.get('ratelimit-policy')).toBe('"api";q=1;w=3600')
+  expect((await fetch(url)).status).toBe(429)
+  const health = await fetch(`${url}/health`)
+  expect([health.status, health.headers.has('ratelimit')]).toEqual([200, false])
+})
+
+test('requests may cost more, and the answer may say something else', async () => {
+  const limiter = createLocks(memory()).limiter('api', { limit: 10, per: '1h' })
+  const url = await serveSteps(
+    limitExpress(limiter, {
+      key: async () => 'x'.repeat(500),
+      cost: (request) => (request.url === '/search' ? 6 : 1),
+      body: ({ retryAfterMs }) => ({ again: retryAfterMs > 0 }),
+    }),
+    (_, response) => response.end('hello'),
+  )
+  expect((await fetch(`${url}/search`)).headers.get('ratelimit')).toBe('"api";r=4;t=2160')
+  const refused = await fetch(`${url}/search`)
+  expect([refused.status, await refused.json()]).toEqual([429, { again: true }])
+  expect((await fetch(url)).status).toBe(200)
+})
+
+test('an outage is not the client’s fault: 503 where it is denied, an error where it is thrown', async () => {
+  const store = faulty(memory(), [{ effect: 'break-call', on: 'take' }])
+  const options = { limit: 1, per: '1h' } as const
+  const deny = createLocks(store).limiter('deny', { ...options, onStoreError: 'deny' })
+  const thrown = createLocks(store).limiter('throw', options)
+  const denied = await limitFetch(deny, hello, { key: () => 'a' })(new Request('http://shop'))
+  expect([denied.status, denied.headers.has('retry-after')]).toEqual([503, true])
+  const url = await serveSteps(limitExpress(thrown), (_, response) => response.end('hello'))
+  const failed = await fetch(url)
+  expect([failed.status, await failed.text()]).toEqual([500, 'StoreUnavailableError'])
+})

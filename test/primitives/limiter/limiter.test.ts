@@ -1,0 +1,141 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { createLocks, InvalidOptionError, type Locks } from '../../../src/index.js'
+import { faulty } from '../../../src/testing/index.js'
+import { KINDS, openPlace, type Place, until } from './places.js'
+
+let unique = 0
+const fresh = (): string => `limit-${process.pid}-${++unique}`
+
+describe.each(KINDS)('a limiter on %s', (kind) => {
+  let place: Place
+  let one: Locks
+  let two: Locks
+
+  beforeAll(async () => {
+    place = await openPlace(kind)
+    one = createLocks(place.store())
+    two = createLocks(place.store())
+  })
+
+  afterAll(async () => {
+    await one.close()
+    await two.close()
+    await place.close()
+  })
+
+  test('lets the limit pass, over all instances, and says when to come again', async () => {
+    const name = fresh()
+    const options = { limit: 3, per: '1h' } as const
+    const [a, b] = [one.limiter(name, options), two.limiter(name, options)]
+    expect(await a.take('user')).toMatchObject({ allowed: true, remaining: 2, retryAfterMs: 0 })
+    expect(await b.take('user')).toMatchObject({ allowed: true, remaining: 1 })
+    expect(await a.take('user')).toMatchObject({ allowed: true, remaining: 0 })
+    const refused = await b.take('user')
+    expect(refused).toMatchObject({ allowed: false, remaining: 0 })
+    expect(refused.retryAfterMs).toBeGreaterThan(1_190_000)
+    expect(refused.retryAfterMs).toBeLessThanOrEqual(1_200_000)
+    expect(refused.resetMs).toBeGreaterThan(3_590_000)
+    expect(await b.take('another')).toMatchObject({ allowed: true, remaining: 2 })
+  })
+
+  test('whoever comes again when told passes, with half a second as well as with an hour', async () => {
+    const limiter = one.limiter(fresh(), { limit: 2, per: '500ms' })
+    await limiter.take('user', 2)
+    const { allowed, retryAfterMs } = await limiter.take('user')
+    expect(allowed).toBe(false)
+    expect(retryAfterMs).toBeGreaterThan(0)
+    expect(retryAfterMs).toBeLessThanOrEqual(250)
+    await new Promise((resolve) => setTimeout(resolve, retryAfterMs + 2))
+    expect((await limiter.take('user')).allowed).toBe(true)
+  })
+
+  test('a sliding window never lets more pass in any stretch of its length', async () => {
+    const options = { limit: 3, per: '600ms', algorithm: 'sliding-window' } as const
+    const limiter = one.limiter(fresh(), options)
+    const began = performance.now()
+    expect((await limiter.take('user', 3)).allowed).toBe(true)
+    // A bucket would let one pass after a third of the time.
+    await until('it lets one pass again', async () => (await limiter.take('user')).allowed)
+    expect(performance.now() - began).toBeGreaterThanOrEqual(598)
+    expect(await limiter.take('user', 2)).toMatchObject({ allowed: true, remaining: 0 })
+  })
+
+  test('of many at the same moment exactly the limit passes, and each is told what was left after it', async () => {
+    const name = fresh()
+    const limiters = [one, two].map((locks) => locks.limiter(name, { limit: 50, per: '1h' }))
+    const answers = await Promise.all(
+      limiters.flatMap((limiter) => Array.from({ length: 40 }, () => limiter.take('u'))),
+    )
+    const allowed = answers.filter((answer) => answer.allowed)
+    expect(allowed).toHaveLength(50)
+    expect(allowed.map((answer) => answer.remaining).sort((a, b) => a - b)).toEqual([...Array(50).keys()])
+  })
+
+  test('takes from several limits all or nothing', async () => {
+    const name = fresh()
+    const both = one.limiter(name, {
+      limits: [
+        { limit: 3, per: '1h' },
+        { limit: 5, per: '1d', algorithm: 'sliding-window' },
+      ],
+    })
+    expect(await both.take('user', 3)).toMatchObject({ allowed: true, remaining: 0 })
+    expect((await both.take('user', 2)).allowed).toBe(false)
+    const other = await Promise.all([both.take('other', 2), both.take('other', 2), both.take('other', 1)])
+    // The second is refused by the first limit, and leaves the other limit alone.
+    expect(other.map((answer) => answer.allowed)).toEqual([true, false, true])
+    expect(await both.take('other', 0)).toMatchObject({ remaining: 0 })
+    expect((await both.take('user', 2)).retryAfterMs).toBeGreaterThan(1_000_000)
+  })
+
+  test('what can never pass is told so, and charges nothing', async () => {
+    const limiter = one.limiter(fresh(), { limit: 10, per: '1h', burst: 4 })
+    expect(await limiter.take('user', 5)).toMatchObject({
+      allowed: false,
+      remaining: 4,
+      retryAfterMs: Number.POSITIVE_INFINITY,
+    })
+    expect(await limiter.take('user', 4)).toMatchObject({ allowed: true, remaining: 0 })
+    const nothing = one.limiter(fresh(), { limit: 0, per: '1s' })
+    expect(await nothing.take('user')).toMatchObject({ allowed: false, retryAfterMs: Number.POSITIVE_INFINITY })
+    await expect(limiter.wait('user', { cost: 5 })).rejects.toThrow(/cost takes at most 4/)
+    await expect(nothing.wait('user')).rejects.toThrow(InvalidOptionError)
+  })
+
+  test('waiting serves first come, first served, and asks no more often than the limit allows', async () => {
+    const store = faulty(place.store())
+    const locks = createLocks(store)
+    const limiter = locks.limiter(fresh(), { limit: 20, per: '1s', burst: 2 })
+    const order: number[] = []
+    const began = performance.now()
+    await Promise.all(
+      Array.from({ length: 8 }, async (_, i) => {
+        await limiter.wait('user', { cost: i === 3 ? 2 : 1 })
+        order.push(i)
+      }),
+    )
+    expect(order).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
+    // Nine in all, two of them at once, one every 50 ms.
+    expect(performance.now() - began).toBeGreaterThanOrEqual(345)
+    expect(store.calls.filter(({ call }) => call === 'take').length).toBeLessThan(40)
+    await locks.close()
+  })
+
+  test('a key that cannot pass yet is refused without asking the store', async () => {
+    const store = faulty(place.store())
+    const locks = createLocks(store)
+    const limiter = locks.limiter(fresh(), { limit: 4, per: '1h' })
+    await limiter.take('user', 3)
+    expect((await limiter.take('user', 2)).allowed).toBe(false)
+    const asked = store.calls.length
+    for (let i = 0; i < 100; i++) {
+      const { allowed, retryAfterMs } = await limiter.take('user', 2)
+      expect(allowed).toBe(false)
+      expect(retryAfterMs).toBeLessThanOrEqual(900_000)
+    }
+    expect(store.calls.length).toBe(asked)
+    // What costs less may pass.
+    expect((await limiter.take('user', 1)).allowed).toBe(true)
+    await locks.close()
+  })
+})

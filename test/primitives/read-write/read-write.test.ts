@@ -1,0 +1,4 @@
+import { everywhere } from '../../support/places.js'
+import { readWriteCases } from './cases.js'
+
+everywhere(readWriteCases)

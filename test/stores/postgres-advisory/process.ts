@@ -1,0 +1,19 @@
+// Another process for the tests: hold <url> <name> <ttl> | wait <url> <name> <ttl> | leave <url> <name>
+import pg from 'pg'
+import { createLocks } from '../../../src/index.js'
+import { advisory } from '../../../src/stores/postgres-advisory/index.js'
+
+const [what, url = '', name = '', ttl = '30000'] = process.argv.slice(2)
+const locks = createLocks(advisory(new pg.Pool({ connectionString: url })), { ttl: Number(ttl) })
+
+if (what === 'leave') {
+  // Holds, and has nothing else to do: neither the lock nor its connection keeps the process alive.
+  await locks.acquire(name)
+  console.log('held')
+} else {
+  console.log('asks')
+  const lock = await locks.acquire(name, { wait: 'forever' })
+  lock.signal.addEventListener('abort', () => console.log(`lost ${lock.signal.reason.why}`))
+  console.log(`held ${lock.fencingToken}`)
+  setInterval(() => {}, 1_000)
+}

@@ -1,0 +1,245 @@
+import { createRequire } from 'node:module'
+import { Redis } from 'ioredis'
+import { Redis as Redis5 } from 'ioredis5'
+import { createClient } from 'redis'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type RedisServer, startProxy } from '../../../scripts/servers/index.js'
+import { createLocks, type InvalidOptionError, type Locks, UnsupportedError } from '../../../src/index.js'
+import type { Store } from '../../../src/store.js'
+import { redlock, type RedlockClient, type RedlockOptions } from '../../../src/stores/redlock/index.js'
+import { open } from '../../../src/stores/redlock/open.js'
+import { Servers } from './servers.js'
+
+let servers: Servers
+beforeAll(async () => {
+  servers = await Servers.start(5)
+})
+afterAll(() => servers.stop())
+
+let names = 0
+const fresh = (): string => `use:${names++}`
+const locksOn = (store: Store): Locks => createLocks(store, { ttl: '20s', wait: '20s' })
+
+/** What must not go through, and the option it complains of. */
+function complaint(run: () => unknown): InvalidOptionError {
+  try {
+    run()
+  } catch (error) {
+    return error as InvalidOptionError
+  }
+  throw new Error('it went through')
+}
+
+describe('asking for a store', () => {
+  test('fewer than three servers are refused', () => {
+    const clients = servers.ioredis({ lazyConnect: true })
+    for (const few of [0, 1, 2]) {
+      const error = complaint(() => redlock(clients.slice(0, few), { maxTtl: '1m' }))
+      expect(error).toMatchObject({ code: 'INVALID_OPTION', option: 'clients', value: few })
+    }
+    expect(complaint(() => redlock('redis://localhost' as never, { maxTtl: '1m' }))).toMatchObject({
+      option: 'clients',
+    })
+  })
+
+  test('one client given twice is refused', () => {
+    const [a, b] = servers.ioredis({ lazyConnect: true }) as [Redis, Redis]
+    expect(complaint(() => redlock([a, b, a], { maxTtl: '1m' }))).toMatchObject({ option: 'clients' })
+  })
+
+  test('what is not a client of one server is refused, and said which', () => {
+    const [a, b] = servers.ioredis({ lazyConnect: true }) as [Redis, Redis]
+    for (const odd of [null, {}, 'redis://localhost', new Redis.Cluster([], { lazyConnect: true })]) {
+      expect(complaint(() => redlock([a, b, odd as never], { maxTtl: '1m' })).message).toContain('clients[2]')
+    }
+  })
+
+  test('bad options are refused by name', () => {
+    const clients = servers.ioredis({ lazyConnect: true })
+    const bad: [string, Partial<RedlockOptions>][] = [
+      ['maxTtl', {}],
+      ['maxTtl', { maxTtl: 0 }],
+      ['maxTtl', { maxTtl: 'soon' as never }],
+      ['drift', { maxTtl: '1m', drift: -0.1 }],
+      ['drift', { maxTtl: '1m', drift: Number.NaN }],
+      ['nodeTimeout', { maxTtl: '1m', nodeTimeout: '2m' }],
+    ]
+    for (const [option, options] of bad) {
+      expect(complaint(() => redlock(clients, options as RedlockOptions))).toMatchObject({ option })
+    }
+  })
+
+  test('one server behind two addresses is refused, naming both', async () => {
+    const proxy = await startProxy((servers.all[0] as RedisServer).port)
+    const ports = [(servers.all[0] as RedisServer).port, (servers.all[1] as RedisServer).port, proxy.port]
+    const clients = ports.map((port) => new Redis(port, '127.0.0.1'))
+    const store = servers.store({}, clients)
+    const locks = locksOn(store)
+    for (let i = 0; i < 3; i++) {
+      const error = (await locks.acquire(fresh()).catch((reason: unknown) => reason)) as InvalidOptionError
+      expect(error).toMatchObject({ code: 'INVALID_OPTION', option: 'clients' })
+      expect(error.message).toContain(`127.0.0.1:${ports[0]}`)
+      expect(error.message).toContain(`127.0.0.1:${proxy.port}`)
+    }
+    await locks.close({ grace: 0 })
+    for (const client of clients) client.disconnect()
+    await proxy.stop()
+  })
+
+  test('servers that belong to a redlock of another size are refused, and it says so', async () => {
+    const five = locksOn(servers.store())
+    await five.withLock(fresh(), async () => {})
+    const three = locksOn(servers.store({}, servers.ioredis().slice(0, 3)))
+    await expect(three.tryAcquire(fresh())).rejects.toThrow('belongs to a redlock of 5 nodes, and this one has 3')
+  })
+
+  test('what it cannot do safely, it says when asked', () => {
+    const locks = locksOn(servers.store())
+    expect(() => locks.limiter('x', { limit: 1, per: '1s' })).toThrow(UnsupportedError)
+    expect(() => locks.readWrite('x')).toThrow(UnsupportedError)
+    expect(() => locks.readWrite('x', { starvation: 'accepted' })).not.toThrow()
+  })
+})
+
+describe('clients', () => {
+  const kinds: Record<string, () => RedlockClient[]> = {
+    ioredis: () => servers.ioredis(),
+    'ioredis 5': () => servers.all.map((server) => new Redis5(server.url)),
+    'ioredis that is not connected yet': () => servers.ioredis({ lazyConnect: true }),
+    'ioredis with a keyPrefix': () => servers.ioredis({ keyPrefix: 'app:' }),
+    'node-redis': () =>
+      servers.all.map((server) => {
+        const client = createClient({ url: server.url })
+        client.connect().catch(() => {})
+        return client
+      }),
+    'some of each': () => servers.mixed(),
+  }
+  test.each(Object.entries(kinds))('%s', async (_, clients) => {
+    const [one, other] = [clients(), clients()]
+    const [a, b] = [locksOn(servers.store({}, one)), locksOn(servers.store({}, other))]
+    const name = fresh()
+    const held = await a.acquire(name, { metadata: { job: 1 } })
+    expect(await b.tryAcquire(name)).toBeNull()
+    const waiting = b.acquire(name)
+    expect((await b.inspect(name)).holders.map(({ holder }) => holder)).toEqual([held.holder])
+    expect((await a.holders()).map((holder) => holder.name)).toContain(name)
+    expect(await held.release()).toBe(true)
+    const next = await waiting
+    expect(next.fencingToken).toBeGreaterThan(held.fencingToken)
+    await next.release()
+    await a.close({ grace: 0 })
+    await b.close({ grace: 0 })
+    for (const client of [...one, ...other] as { disconnect?(): void; destroy?(): void }[]) {
+      if (client.destroy) client.destroy()
+      else client.disconnect?.()
+    }
+  })
+
+  test('a URL opens clients of its own, and closing the store closes them', async () => {
+    const hosts = servers.ports.join(',')
+    const store = await open(`redlock://${hosts}/0?maxTtl=30s&nodeTimeout=2s`)
+    expect(store.maxTtlMs).toBe(30_000)
+    const locks = locksOn(store)
+    await locks.withLock(fresh(), async (lock) => expect(lock.isHeld).toBe(true))
+    await locks.close()
+    await store.close()
+    expect(
+      (await store.acquire([{ key: 'lock:x', owner: 'x', weight: 1, capacity: 2 ** 31 - 1, ttlMs: 1 }]))[0],
+    ).toMatchObject({ granted: 'unknown' })
+  })
+
+  test('a URL that is none says what it should look like, without the password', async () => {
+    for (const url of ['redlock://', 'redlock://a,b:x,c', 'redlock://u:secret@a,,b', 'redlock://a,b,c?ttl=1s']) {
+      const error = await open(url).catch((reason: Error) => reason)
+      expect(error).toMatchObject({ code: 'INVALID_OPTION' })
+      expect((error as Error).message).not.toContain('secret')
+    }
+    await expect(open('redlock://a,b')).rejects.toMatchObject({ option: 'clients' })
+  })
+})
+
+describe('those who want the same at once', () => {
+  test.each([4, 5])('with %i servers split votes end, and everybody gets it in turn', async (size) => {
+    const some = size === 5 ? servers : await Servers.start(size)
+    const clients = Array.from({ length: 6 }, () => locksOn(some.store()))
+    const name = fresh()
+    let inside = 0
+    let served = 0
+    const tokens: bigint[] = []
+    const worker = async (locks: Locks): Promise<void> => {
+      for (let i = 0; i < 5; i++) {
+        await locks.withLock(name, async ({ fencingToken }) => {
+          expect(++inside).toBe(1)
+          tokens.push(fencingToken)
+          await new Promise((resolve) => setImmediate(resolve))
+          inside--
+          served++
+        })
+      }
+    }
+    await Promise.all(clients.map(worker))
+    expect(served).toBe(30)
+    expect(tokens).toEqual([...tokens].sort((a, b) => (a < b ? -1 : 1)))
+    expect(new Set(tokens).size).toBe(30)
+    if (some !== servers) await some.stop()
+  })
+
+  test('of several who try a free lock at once, one gets it: a split vote is settled, not lost', async () => {
+    const clients = Array.from({ length: 3 }, () => locksOn(servers.store()))
+    await Promise.all(clients.map((locks) => locks.withLock(fresh(), async () => {})))
+    let winners = 0
+    for (let round = 0; round < 30; round++) {
+      const name = fresh()
+      const tried = await Promise.all(clients.map((locks) => locks.tryAcquire(name)))
+      const got = tried.filter((lock) => lock !== null)
+      expect(got.length).toBeLessThanOrEqual(1)
+      winners += got.length
+      await got[0]?.release()
+    }
+    expect(winners, 'rounds with a winner, of 30').toBeGreaterThan(20)
+  })
+
+  test('whoever waits is woken by the release, long before it would look by itself', async () => {
+    const [a, b] = [locksOn(servers.store()), locksOn(servers.store())]
+    const name = fresh()
+    let quick = 0
+    for (let i = 0; i < 5; i++) {
+      const held = await a.acquire(name)
+      const waiting = b.acquire(name)
+      await new Promise((resolve) => setTimeout(resolve, 100))
+      const releasedAt = performance.now()
+      await held.release()
+      const next = await waiting
+      if (performance.now() - releasedAt < 400) quick++
+      await next.release()
+    }
+    // It would look once a second by itself.
+    expect(quick).toBeGreaterThanOrEqual(3)
+  })
+})
+
+describe('node-redlock on the same servers', () => {
+  interface Peer {
+    acquire(names: string[], ttlMs: number): Promise<{ release(): Promise<unknown> }>
+  }
+  const { default: Peer } = createRequire(import.meta.url)('redlock5') as {
+    default: new (clients: unknown[], settings: object) => Peer
+  }
+
+  test('excludes us, and we exclude it, whether we hold alone or share', async () => {
+    const peer = new Peer(servers.ioredis(), { retryCount: 0 })
+    const locks = locksOn(servers.store())
+    const name = fresh()
+    const theirs = await peer.acquire([`lock:${name}`], 20_000)
+    expect(await locks.tryAcquire(name)).toBeNull()
+    expect(await locks.tryAcquire(name, { mode: 'shared' })).toBeNull()
+    await theirs.release()
+    for (const mode of ['exclusive', 'shared'] as const) {
+      const ours = await locks.acquire(name, { mode })
+      await expect(peer.acquire([`lock:${name}`], 20_000)).rejects.toThrow()
+      expect(await ours.release()).toBe(true)
+      await (await peer.acquire([`lock:${name}`], 20_000)).release()
+    }
+  })
+})
