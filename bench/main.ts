@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { ensureBuilt } from '../scripts/build.mjs'
 
 const HERE = fileURLToPath(new URL('.', import.meta.url))
 const ROOT = join(HERE, '..')
@@ -27,6 +28,6 @@ if (!existsSync(join(HERE, 'node_modules'))) {
   console.error('Installing the libraries to compare with …')
   run('npm', ['ci', '--no-audit', '--no-fund'], HERE)
 }
-run(join(ROOT, 'node_modules/.bin/tsdown'), ['--logLevel', 'error'], ROOT)
+ensureBuilt()
 const loader = file.endsWith('.ts') ? ['--import', 'tsx'] : []
 run(process.execPath, [...loader, join(HERE, file), ...process.argv.slice(3)], ROOT)

@@ -65,7 +65,7 @@ for (;;) {
   const mode = Math.random() < orders.shared ? 'shared' : 'exclusive'
   try {
     const lock = await locks.acquire(orders.name, { mode })
-    await stay(lock, mode).finally(() => lock.release())
+    await stay(lock, mode).finally(() => void lock.release())
   } catch {
     // Busy for too long, or the store was away: that is no wrong answer. Try again.
     await sleep(10)

@@ -55,7 +55,7 @@ export function table(titles: readonly string[], rows: readonly (readonly string
 
 /** Names and metadata come from others: what could move the cursor or set the title of a terminal is shown as its code. */
 export function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what this looks for
+  // oxlint-disable-next-line no-control-regex -- they are what this looks for
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g, (character) => {
     return `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`
   })

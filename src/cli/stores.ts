@@ -12,7 +12,7 @@ export const storeOption: { store: OptionSpec } = {
 /** Opens the store that was asked for, lets `use` work on its locks, and closes it again. */
 export async function withStore<T>(input: Input, use: (locks: Locks) => Promise<T>): Promise<T> {
   const url = input.value('store') || process.env.LEASEHOLD_STORE || defaultStore()
-  if (/^memory:/.test(url)) {
+  if (url.startsWith('memory:')) {
     throw new UsageError('the store memory: lives inside one process, so that nobody else could see the lock')
   }
   // Only now: help and bad usage need not wait for it.

@@ -22,6 +22,8 @@ export const PLACE_MS = 3_000
 
 /** A holder that is not one of ours rings no bell: look at least this often. */
 const FOREIGN_POLL_MS = 250
+/** Between two who stand in line one behind the other and may come in together. */
+const NEXT_IN_LINE_MS = 5
 const SHORTEST_PAUSE_MS = 10
 const LONGEST_PAUSE_MS = 1_000
 /** How long one question may stay open inside the server. */
@@ -51,6 +53,8 @@ export class Waiter extends Timed {
   #inFlight = false
   #refusal: Refusal | undefined
   #refusals = 0
+  /** The line became shorter before us since we last asked, without a bell for us. */
+  #moved = false
   #failure: LeaseholdError | undefined
   #failures = 0
   /** When the last question was sent that was refused: what is granted later counts from here at least. */
@@ -180,6 +184,7 @@ export class Waiter extends Timed {
     }
     if (answer.granted === 'unknown') this.#failed(answer.error as LeaseholdError)
     else {
+      this.#moved = (answer.ahead ?? 0) < (this.#refusal?.ahead ?? 0)
       this.#refusal = answer
       this.#refusals++
       this.#failure = undefined
@@ -223,8 +228,12 @@ export class Waiter extends Timed {
     let pause = store.features.line ? PLACE_MS / 3 : LONGEST_PAUSE_MS
     if (!this.#line.armed) pause = Math.min(pause, this.#backoff(this.#refusals))
     if (blocker?.foreign) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + world.random() / 2))
-    // A dead holder rings no bell either, but we know when its time is up.
-    if (ahead === 0 && blocker?.ttlMs !== undefined) pause = Math.min(pause, blocker.ttlMs + 1)
+    // A dead holder rings no bell either, but we know when its time is up. Those who may hold it together then ask each
+    // right after the one before, who rings no bell for them when it was granted what it asked for.
+    if (blocker?.ttlMs !== undefined && (ahead === 0 || !this.exclusive)) {
+      pause = Math.min(pause, blocker.ttlMs + 1 + ahead * NEXT_IN_LINE_MS)
+    }
+    if (this.#moved && !this.exclusive) pause = Math.min(pause, this.#backoff(1))
     return Math.max(pause, store.blocks ? 1 : 2)
   }
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
 import { type GuardNews, type GuardOrder, deadlineIn, onLines } from '../../src/cli/guard-orders.js'
 import { MARKS } from '../../src/cli/processes.js'
-import { Place, type Subject, guardsOf, isAlive, until } from './harness.js'
+import { Place, guardsOf, isAlive, until } from './harness.js'
 
 const place = new Place()
 

@@ -36,12 +36,14 @@ export class Subject {
     child.stderr?.setEncoding('utf8').on('data', (text: string) => {
       this.stderr += text
     })
-    // «exit», not «close»: what a test left behind may keep the pipes open.
     this.ended = new Promise((resolve, reject) => {
+      const end = (): void => {
+        resolve({ code: child.exitCode, signal: child.signalCode, stdout: this.stdout, stderr: this.stderr })
+      }
       child.on('error', reject)
-      child.on('exit', (code, signal) => {
-        setImmediate(() => resolve({ code, signal, stdout: this.stdout, stderr: this.stderr }))
-      })
+      child.on('close', end)
+      // What was left behind may keep the pipes open.
+      child.on('exit', () => setTimeout(end, 1_000))
     })
   }
 

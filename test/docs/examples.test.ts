@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { ensureBuilt } from '../../scripts/build.mjs'
 import { type Server, startPostgres, startRedis } from '../../scripts/servers/index.js'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
@@ -37,7 +38,7 @@ beforeAll(async () => {
   // Inside the project, so that «leasehold» resolves to what would be published.
   mkdirSync(join(ROOT, '.cache'), { recursive: true })
   folder = mkdtempSync(join(ROOT, '.cache/docs-'))
-  await run(join(ROOT, 'node_modules/.bin/tsdown'), [], { cwd: ROOT })
+  ensureBuilt()
   const redis = await startRedis()
   const postgres = await startPostgres()
   const nodes = await Promise.all([startRedis(), startRedis(), startRedis()])

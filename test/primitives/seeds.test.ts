@@ -51,6 +51,7 @@ describe('the four usage examples of the seed, as they are written', () => {
       if (!result.acquired) return
       try {
         // Extend lock periodically for long jobs
+        // oxlint-disable-next-line typescript/no-misused-promises -- the seed's own words
         const extendInterval = setInterval(async () => {
           extended.push(await lock.extend(`job:${jobId}`, 60))
         }, 30000)

@@ -10,7 +10,14 @@ import { type AdvisoryOptions, AdvisoryStore } from './store.js'
 export type { PgPool } from './client.js'
 export type { AdvisoryId } from './ids.js'
 export type { AdvisoryOptions } from './store.js'
-export { lockInTransaction, type TransactionLockOptions, type TransactionClient } from './transaction.js'
+export {
+  type LockTarget,
+  lockInTransaction,
+  type PgTransactionClient,
+  type PostgresJsTransactionClient,
+  type TransactionClient,
+  type TransactionLockOptions,
+} from './transaction.js'
 
 /**
  * A store on session-level advisory locks. Opens connections of its own, like those of the pool; the pool itself is

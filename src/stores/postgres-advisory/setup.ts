@@ -60,6 +60,8 @@ async function look(client: PgClient, statements: Statements): Promise<Facts> {
       'postgres-advisory is unavailable: this server is a standby, where locks exclude nobody on the primary',
     )
   }
+  // Created this very moment: names are looked up as of now, its numbers as of when the statement began.
+  if (exists === 't' && oneByOne === null) return look(client, statements)
   return { pid: Number(pid), startedAt: startedAt ?? '', sequenceExists: exists === 't', oneByOne: oneByOne === 't' }
 }
 

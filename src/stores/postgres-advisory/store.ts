@@ -111,7 +111,11 @@ export class AdvisoryStore implements Store {
       if (renewal.value !== undefined) holding.value = renewal.value
       const { session } = holding
       // One for all that is held on it.
-      if (!pings.has(session)) pings.set(session, session.ping().catch((error: unknown) => error))
+      if (!pings.has(session))
+        pings.set(
+          session,
+          session.ping().catch((error: unknown) => error),
+        )
       return async () => {
         const error = await pings.get(session)
         if (this.#book.find(holding) !== holding) return GONE

@@ -12,19 +12,26 @@ export interface TransactionLockOptions {
 }
 
 /** A client of `pg` on which BEGIN was run, or what postgres.js gives to the function of `sql.begin`. */
-export type TransactionClient =
-  | { query(text: string, values?: unknown[]): Promise<{ rows: unknown[] }> }
-  | {
-      unsafe(text: string, values?: never[]): PromiseLike<unknown[]>
-      savepoint(work: (tx: never) => Promise<unknown>): Promise<unknown>
-    }
+export type TransactionClient = PgTransactionClient | PostgresJsTransactionClient
+
+export interface PgTransactionClient {
+  query(text: string): Promise<{ rows: unknown[] }>
+}
+
+export interface PostgresJsTransactionClient {
+  unsafe(text: string): PromiseLike<unknown[]>
+  savepoint(work: (tx: PostgresJsTransactionClient) => Promise<unknown>): Promise<unknown>
+}
 
 /** A name as in `locks.acquire` (with its namespace, `shop:order:7`), or a number or pair of your own. */
 export type LockTarget = string | bigint | readonly [number, number]
 
-/** What is asked of either client. */
+/**
+ * What is asked of either client. Without parameters, which makes it one message: only then is the statement's time the
+ * transaction's outside of one. Numbers are all that is put into the text.
+ */
 interface Transaction {
-  ask(text: string, values: readonly string[]): Promise<Record<string, string>[]>
+  ask(text: string): Promise<Record<string, string>[]>
   /** What fails inside leaves the transaction usable, and holding what it held before. */
   within<T>(work: (inner: Transaction) => Promise<T>): Promise<T>
 }
@@ -82,40 +89,36 @@ class Busy extends Error {
   }
 }
 
+const BEGUN = '(now() <> statement_timestamp())::text AS begun'
+
 /** Those that are busy. The others are locked. */
 async function attempt(tx: Transaction, targets: readonly Target[], mode: string): Promise<Target[]> {
-  const calls = targets.map(({ id }, i) => call('pg_try_advisory_xact_lock', id, mode, i + 1))
-  const tries = calls.map((each, i) => `(${each})::text AS got${i}`).join(', ')
-  const values = targets.map(({ id }) => id.bits)
-  const [row] = await tx.ask(`SELECT (now() = statement_timestamp())::text AS alone, ${tries}`, values)
+  const tries = targets.map(({ id }, i) => `(${call('pg_try_advisory_xact_lock', id, mode)})::text AS got${i}`)
+  const [row] = await tx.ask(`SELECT ${[BEGUN, ...tries].join(', ')}`)
   assertBegun(row)
   return targets.filter((_, i) => row?.[`got${i}`] !== 'true')
 }
 
 async function lockEach(tx: Transaction, targets: readonly Target[], mode: string, until: number): Promise<void> {
-  const [before] = await tx.ask(
-    "SELECT (now() = statement_timestamp())::text AS alone, current_setting('lock_timeout') AS lock_timeout",
-    [],
-  )
+  const [before] = await tx.ask(`SELECT ${BEGUN}, current_setting('lock_timeout') AS lock_timeout`)
   assertBegun(before)
   for (const target of targets) {
     const leftMs = until - realWorld.now()
     if (leftMs <= 0) throw new Busy(target)
     // 0 would be for ever.
-    const timeout =
-      leftMs === Number.POSITIVE_INFINITY ? '0' : String(Math.max(Math.ceil(Math.min(leftMs, 2 ** 31 - 1)), 1))
+    const timeout = leftMs === Number.POSITIVE_INFINITY ? 0 : Math.max(Math.ceil(Math.min(leftMs, 2 ** 31 - 1)), 1)
+    const lock = call('pg_advisory_xact_lock', target.id, mode)
     try {
-      const lock = call('pg_advisory_xact_lock', target.id, mode, 2)
-      await tx.ask(`SELECT ${lock}::text FROM set_config('lock_timeout', $1, true)`, [timeout, target.id.bits])
+      await tx.ask(`SELECT ${lock}::text FROM set_config('lock_timeout', '${timeout}', true)`)
     } catch (error) {
       throw codeOf(error) === '55P03' ? new Busy(target) : error
     }
   }
-  await tx.ask("SELECT set_config('lock_timeout', $1, true)", [before?.['lock_timeout'] as string])
+  await tx.ask(`SELECT set_config('lock_timeout', '${before?.['lock_timeout']}', true)`)
 }
 
 function assertBegun(row: Record<string, string> | undefined): void {
-  if (row?.['alone'] !== 'true') return
+  if (row?.['begun'] === 'true') return
   throw new InvalidOptionError(
     'tx',
     'a connection outside of any transaction',
@@ -123,10 +126,9 @@ function assertBegun(row: Record<string, string> | undefined): void {
   )
 }
 
-function call(name: string, { pair }: LockId, mode: string, parameter: number): string {
-  const bits = `$${parameter}::bigint`
+function call(name: string, id: LockId, mode: string): string {
   const shared = mode === 'shared' ? '_shared' : ''
-  return pair ? `${name}${shared}((${bits} >> 32)::int, (${bits} << 32 >> 32)::int)` : `${name}${shared}(${bits})`
+  return `${name}${shared}(${id.pair ? showId(id).slice(1, -1) : `'${id.bits}'::bigint`})`
 }
 
 /** `[1, 2]` is a pair of numbers, one lock; everything else that is an array is a list. */
@@ -158,30 +160,29 @@ function transactionOf(tx: TransactionClient): Transaction {
 }
 
 class PgTransaction implements Transaction {
-  readonly #client: Extract<TransactionClient, { query: unknown }>
+  readonly #client: PgTransactionClient
 
-  constructor(client: Extract<TransactionClient, { query: unknown }>) {
+  constructor(client: PgTransactionClient) {
     this.#client = client
   }
 
-  async ask(text: string, values: readonly string[]): Promise<Record<string, string>[]> {
-    return (await this.#client.query(text, [...values])).rows as Record<string, string>[]
+  async ask(text: string): Promise<Record<string, string>[]> {
+    return (await this.#client.query(text)).rows as Record<string, string>[]
   }
 
   async within<T>(work: (inner: Transaction) => Promise<T>): Promise<T> {
     try {
-      await this.ask('SAVEPOINT leasehold', [])
+      await this.ask('SAVEPOINT leasehold')
     } catch (error) {
-      if (codeOf(error) === '25P01') assertBegun({ alone: 'true' })
+      if (codeOf(error) === '25P01') assertBegun(undefined)
       throw error
     }
     try {
       const result = await work(this)
-      await this.ask('RELEASE SAVEPOINT leasehold', [])
+      await this.ask('RELEASE SAVEPOINT leasehold')
       return result
     } catch (error) {
-      await this.ask('ROLLBACK TO SAVEPOINT leasehold', []).catch(() => {})
-      await this.ask('RELEASE SAVEPOINT leasehold', []).catch(() => {})
+      await this.ask('ROLLBACK TO SAVEPOINT leasehold; RELEASE SAVEPOINT leasehold').catch(() => {})
       throw error
     }
   }
@@ -189,18 +190,17 @@ class PgTransaction implements Transaction {
 
 /** Its own savepoints, or it would hold a failure against the whole transaction that we have already dealt with. */
 class PostgresJsTransaction implements Transaction {
-  readonly #tx: Extract<TransactionClient, { unsafe: unknown }>
+  readonly #tx: PostgresJsTransactionClient
 
-  constructor(tx: Extract<TransactionClient, { unsafe: unknown }>) {
+  constructor(tx: PostgresJsTransactionClient) {
     this.#tx = tx
   }
 
-  async ask(text: string, values: readonly string[]): Promise<Record<string, string>[]> {
-    return (await this.#tx.unsafe(text, values as never[])) as Record<string, string>[]
+  async ask(text: string): Promise<Record<string, string>[]> {
+    return (await this.#tx.unsafe(text)) as Record<string, string>[]
   }
 
   async within<T>(work: (inner: Transaction) => Promise<T>): Promise<T> {
-    const nested = (inner: never): Promise<unknown> => work(new PostgresJsTransaction(inner))
-    return (await this.#tx.savepoint(nested)) as T
+    return (await this.#tx.savepoint((inner) => work(new PostgresJsTransaction(inner)))) as T
   }
 }

@@ -99,7 +99,7 @@ export class Bell {
   #greetLater(): void {
     this.#cancelHello?.()
     this.#cancelHello = realWorld.after(HELLO_EVERY_MS, () => {
-      if (this.#listeners.size > 0 || !this.#live) this.#greet()
+      if (this.#listeners.size > 0) this.#greet()
       else this.#greetLater()
     })
   }
@@ -112,11 +112,8 @@ export class Bell {
       if (payload === `hello ${this.#hello}`) this.#greetLater()
       return
     }
-    const [key, type, owner, token, ttlMs] = JSON.parse(payload) as [string, string, string, string, number]
-    const listeners = this.#listeners.get(key)
-    if (!listeners) return
-    const event = eventOf(type, owner, token, ttlMs)
-    if (event) for (const listener of [...listeners]) listener(event)
+    const { key, event } = parse(payload)
+    if (event) for (const listener of [...(this.#listeners.get(key) ?? [])]) listener(event)
   }
 
   #verdict(live: boolean): void {
@@ -134,8 +131,14 @@ export class Bell {
   }
 }
 
-function eventOf(type: string, owner: string, token: string, ttlMs: number): StoreEvent | undefined {
-  if (type === 'granted') return { type, owner, token: BigInt(token), ttlMs }
-  if (type === 'revoked') return { type, owner }
-  return type === 'changed' ? { type } : undefined
+/** Anybody may NOTIFY on any channel: what makes no sense is not for us. */
+function parse(payload: string): { key: string; event?: StoreEvent } {
+  try {
+    const [key, type, owner, token, ttlMs] = JSON.parse(payload) as [string, string, string, string, number]
+    if (type === 'granted') return { key, event: { type, owner, token: BigInt(token), ttlMs } }
+    if (type === 'revoked') return { key, event: { type, owner } }
+    return type === 'changed' ? { key, event: { type } } : { key }
+  } catch {
+    return { key: '' }
+  }
 }

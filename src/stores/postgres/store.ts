@@ -72,7 +72,7 @@ class Postgres implements Store {
 
   constructor(database: Database, options: PostgresOptions, files: Sources, close: () => Promise<void>) {
     const { schema = 'public', timeout = '2s', migrate = false, listen = true } = options
-    this.timeoutMs = milliseconds('timeout', timeout, { min: 50 })
+    this.timeoutMs = milliseconds('timeout', timeout, { min: 50, max: 3_600_000 })
     this.#database = database
     this.#names = namesOf(schema)
     this.#files = files
@@ -103,6 +103,12 @@ class Postgres implements Store {
   }
 
   async acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
+    if (claims.length === 1) {
+      const claim = claims[0] as Claim
+      const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
+      const one = [key, owner, weight, capacity, ttlMs, value ?? null, placeMs ?? null, announce, steal]
+      return [this.#answerOf(await this.#ask<AcquireAnswer>('acquire_one', ...one), claim)]
+    }
     const asked = claims.map(({ key, owner, weight, capacity, ttlMs, value, placeMs, announce, steal }) => ({
       key,
       owner,
@@ -114,7 +120,7 @@ class Postgres implements Store {
       announce,
       steal,
     }))
-    const name = options?.atomic && claims.length > 1 ? 'acquire_all' : 'acquire'
+    const name = options?.atomic ? 'acquire_all' : 'acquire'
     const answers = await this.#ask<AcquireAnswer[]>(name, asked)
     return answers.map((answer, i) => this.#answerOf(answer, claims[i] as Claim))
   }
@@ -145,10 +151,14 @@ class Postgres implements Store {
   }
 
   async #end(leases: readonly Lease[]): Promise<Released[]> {
-    const answers = await this.#ask<number[]>(
-      'release',
-      leases.map(({ key, owner }) => ({ key, owner })),
-    )
+    const [first] = leases
+    const answers =
+      leases.length === 1 && first
+        ? [await this.#ask<number>('release_one', first.key, first.owner)]
+        : await this.#ask<number[]>(
+            'release',
+            leases.map(({ key, owner }) => ({ key, owner })),
+          )
     return answers.map((answer, i) => {
       if (answer === 2) return { outcome: 'unknown', error: stuck((leases[i] as Lease).key) }
       return { outcome: answer ? 'released' : 'gone' }

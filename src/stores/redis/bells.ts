@@ -30,25 +30,35 @@ interface Channel {
   readonly settle: Set<(live: boolean) => void>
 }
 
+export interface BellsOptions {
+  timeoutMs: number
+  /** Kept open although nobody waits: for those who want to hear of revocations in any case. */
+  always: boolean
+  onRevoked: () => void
+  /** Makes the client ask the cluster who serves the slot of this channel now. */
+  findOut: (channel: string) => Promise<unknown>
+}
+
 export class Bells {
   readonly #adapter: Adapter
   readonly #names: Names
   readonly #timeoutMs: number
   readonly #onRevoked: () => void
+  readonly #findOut: (channel: string) => Promise<unknown>
   readonly #channels = new Map<string, Channel>()
   readonly #ears = new Map<string, Ear>()
-  /** Kept open although nobody waits: for those who want to hear of revocations in any case. */
   readonly #always: boolean
   #auditing: NodeJS.Timeout | undefined
   #idling: NodeJS.Timeout | undefined
   #closed = false
 
-  constructor(adapter: Adapter, names: Names, options: { timeoutMs: number; always: boolean; onRevoked: () => void }) {
+  constructor(adapter: Adapter, names: Names, options: BellsOptions) {
     this.#adapter = adapter
     this.#names = names
     this.#timeoutMs = options.timeoutMs
     this.#always = options.always
     this.#onRevoked = options.onRevoked
+    this.#findOut = options.findOut
     if (this.#always) this.#hearRevocations()
   }
 
@@ -186,9 +196,16 @@ export class Bells {
         if (!current()) return
         this.#mute(channel)
         for (const settle of channel.settle) settle(false)
-        this.#auditIn(AUDIT_MS / 2)
+        this.#relocate(channel)
       },
     )
+  }
+
+  /** Whoever served the channel serves it no longer, and the client may not know yet. */
+  #relocate(channel: Channel): void {
+    const again = (): void => this.#auditIn(FIRST_RETRY_MS)
+    if (this.#adapter.cluster) this.#findOut(channel.name).then(again, () => this.#auditIn(AUDIT_MS / 2))
+    else this.#auditIn(AUDIT_MS / 2)
   }
 
   #ear(address: string): Ear {
@@ -202,9 +219,11 @@ export class Bells {
           this.#auditIn(FIRST_RETRY_MS)
         },
         moved: (name) => {
-          for (const channel of this.#channels.values())
-            if (channel.address === address && (name === undefined || channel.name === name)) this.#mute(channel)
-          this.#auditIn(FIRST_RETRY_MS)
+          for (const channel of this.#channels.values()) {
+            if (channel.address !== address || (name !== undefined && channel.name !== name)) continue
+            this.#mute(channel)
+            this.#relocate(channel)
+          }
         },
       })
       this.#ears.set(address, ear)

@@ -213,13 +213,10 @@ class IoRedisEar implements Ear {
       this.close()
       on.broken(error)
     }
-    let lastError: unknown
-    connection.on('error', (error: unknown) => {
-      lastError = error
-    })
+    // Also when a slot went to another node: version 5 takes the notice of that for the answer to a question never asked.
+    connection.on('error', broken)
     connection.on('connect', () => connection.stream?.unref?.())
-    connection.on('close', () => broken(lastError ?? new Error('the connection that listens was closed')))
-    connection.on('end', () => broken(lastError ?? new Error('the connection that listens has ended')))
+    connection.on('close', () => broken(new Error('the connection that listens was closed')))
     connection.on('moved', () => on.moved(undefined))
     connection.on('message', (channel: string, message: string) => on.message(channel, message))
     connection.on('smessage', (channel: string, message: string) => on.message(channel, message))

@@ -100,8 +100,12 @@ class RedisStore implements Store {
     this.#eviction = allowEviction ? undefined : new Eviction(adapter)
     this.#foreigners = listForeign ? new Foreigners(adapter, this.#names, this.timeoutMs / 2) : undefined
     this.#listing = new Listing(this.#transport, this.#names, this.#scripts, this.#foreigners)
-    const onRevoked = (): void => this.#doubt()
-    this.#bells = new Bells(adapter, this.#names, { timeoutMs: this.timeoutMs, always: alwaysListen, onRevoked })
+    this.#bells = new Bells(adapter, this.#names, {
+      timeoutMs: this.timeoutMs,
+      always: alwaysListen,
+      onRevoked: () => this.#doubt(),
+      findOut: (channel) => this.#transport.run(this.#scripts.list, [channel], []),
+    })
     adapter.onDoubt(() => {
       for (const index of this.#names.indexes) index.warmUntil = index.announcedUntil = 0
       this.#bells.refresh()
@@ -218,7 +222,7 @@ class RedisStore implements Store {
   }
 
   #ask(claims: readonly Claim[], index: Index, atomic: boolean, sentAt: number): Promise<Answer[]> {
-    const args = [atomic ? 'all' : 'each', index.clock.deadline(sentAt + this.timeoutMs)]
+    const args = [atomic ? 'all' : index.clock.deadline(sentAt + this.timeoutMs)]
     for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOf(claim))
     return this.#transport.ask(this.#scripts.acquire, this.#keys(claims, index), args, (reply) => {
       const late = tooLate(reply)

@@ -61,6 +61,7 @@ export class Ballot {
   readonly #startedAt: number
   readonly #causes: (Cause | undefined)[]
   readonly #roundMs: number
+  #votes: Vote[] | undefined
   #unsettled: number
   /** Nodes that said nothing for certain: something of ours may be there. */
   #uncertain = 0
@@ -104,13 +105,8 @@ export class Ballot {
       this.#causes[i] = () => census.cause(i)
       return this.#countVotes(i, candidates, undefined)
     }
-    const items: Vote[] = candidates.map(({ claim, owner }) => ({
-      key: claim.key,
-      owner,
-      ttlMs: claim.ttlMs,
-      shared: claim.weight !== ALL,
-      steal: claim.steal === true,
-    }))
+    // Nearly always the same for all nodes.
+    const items = candidates === this.candidates ? (this.#votes ??= candidates.map(voteOf)) : candidates.map(voteOf)
     this.#uncertain |= 1 << i
     node.vote({ run, items }, (reply) => this.#hearVotes(i, candidates, reply))
   }
@@ -200,14 +196,7 @@ export class Ballot {
         candidate.spare &= ~bit
         candidate.raising |= bit
       }
-      const items: Raise[] = here.map(({ claim, owner, token }) => ({
-        key: claim.key,
-        owner,
-        ttlMs: claim.ttlMs,
-        token,
-        announce: claim.announce === true,
-        value: claim.value,
-      }))
+      const items = here.map(raiseOf)
       ;(nodes[i] as RedlockNode).raise(items, (reply) => this.#hearRaise(i, here, reply))
     }
   }
@@ -363,6 +352,16 @@ function nominate(claim: Claim, owner: string, nodes: number): Candidate {
     stays: 0,
     answer: undefined,
   }
+}
+
+function voteOf({ claim, owner }: Candidate): Vote {
+  const { key, ttlMs } = claim
+  return { key, owner, ttlMs, shared: claim.weight !== ALL, steal: claim.steal === true }
+}
+
+function raiseOf({ claim, owner, token }: Candidate): Raise {
+  const { key, ttlMs, value } = claim
+  return { key, owner, ttlMs, token, announce: claim.announce === true, value }
 }
 
 function late(elapsedMs: number, ttlMs: number): Failure {

@@ -18,9 +18,9 @@ const RETRY_MS = 1_000
 const HEARSAY_MS = 10
 /** How long news are remembered, so that a slow node does not tell them again. */
 const OLD_NEWS_MS = 2_000
-/** Those who wait for the same key ask one after the other, about this far apart. */
-const SPREAD_MS = 1
-const WIDEST_SPREAD_MS = 50
+/** Those who wait for the same key ask one after the other, so far apart, as a share of the time that a lock takes. */
+const SPREAD = 0.5
+const WIDEST_SPREAD_MS = 250
 
 /** One key, and everybody in this process who watches it. */
 interface Channel {
@@ -32,6 +32,8 @@ interface Channel {
   /** It was heard well before: what happened since may have been missed. */
   interrupted: boolean
   readonly news: Map<string, { nodes: number; told: boolean }>
+  /** Those who were told that it is free and have not asked yet. */
+  readonly asking: Set<() => void>
 }
 
 export class Bells {
@@ -41,13 +43,16 @@ export class Bells {
   readonly #enough: number
   readonly #majority: number
   readonly #timeoutMs: number
+  readonly #usualMs: () => number
   readonly #channels = new Map<string, Channel>()
   readonly #ears: (Ear | undefined)[]
   #idle: (() => void) | undefined
   #closed = false
 
-  constructor(lines: readonly Line[], { majority, world, nodeTimeoutMs }: Cluster) {
+  /** `usualMs`: how long it takes to get a lock that is free. */
+  constructor(lines: readonly Line[], { majority, world, nodeTimeoutMs }: Cluster, usualMs: () => number) {
     this.#lines = lines
+    this.#usualMs = usualMs
     this.#world = world
     this.#majority = majority
     this.#enough = lines.length - majority + 1
@@ -86,6 +91,7 @@ export class Bells {
       heardFrom: 0,
       interrupted: false,
       news: new Map(),
+      asking: new Set(),
     }
     this.#channels.set(key, channel)
     this.#idle?.()
@@ -179,7 +185,10 @@ export class Bells {
     }
   }
 
-  /** `<listeners> freed <owner>`, `<listeners> changed <owner> <version>`, `<listeners> revoked <owner>` */
+  /**
+   * `<listeners> freed <owner>`, or `ended` if the lease was announced; `taken <owner>`; `changed <owner> <version>`;
+   * `revoked <owner>`.
+   */
   #hear(i: number, channel: Channel, text: string): void {
     const [listeners = '1', type = ''] = text.split(' ', 2)
     const what = text.slice(listeners.length + 1)
@@ -193,26 +202,40 @@ export class Bells {
     news.nodes |= 1 << i
     // Told by a majority, it has happened on a majority: asking now cannot be too early.
     const quorum = Math.min(this.#majority, count(channel.heardFrom))
-    if (count(news.nodes) >= quorum || type === 'revoked') this.#believe(channel, what, Number(listeners))
+    if (count(news.nodes) >= quorum || type === 'revoked' || type === 'taken')
+      this.#believe(channel, what, Number(listeners))
   }
 
   #believe(channel: Channel, what: string, listeners: number): void {
     const news = channel.news.get(what)
     if (!news || news.told) return
     news.told = true
-    const [type = '', owner = ''] = what.split(' ', 2)
-    if (type === 'revoked') return this.#tell(channel, { type, owner: what.slice('revoked '.length) })
-    if (type === 'changed') return this.#tell(channel, { type })
-    if (type !== 'freed' || !owner) return
-    // Without a line all who wait ask at once, split the vote and go away empty. So each takes a moment of its own.
-    const spread = Math.min((listeners - 1) * SPREAD_MS, WIDEST_SPREAD_MS)
-    const tell = (): void => {
-      this.#tell(channel, { type: 'freed' })
-      // The end of a lease is news also for those who only look.
-      this.#tell(channel, { type: 'changed' })
+    const [type] = what.split(' ', 1)
+    if (type === 'revoked') this.#tell(channel, { type, owner: what.slice('revoked '.length) })
+    else if (type === 'changed') this.#tell(channel, { type })
+    else if (type === 'taken') for (const cancel of channel.asking) cancel()
+    else if (type === 'freed' || type === 'ended') this.#free(channel, listeners, type === 'ended')
+  }
+
+  /**
+   * Without a line all who wait would ask at once, split the vote and go away empty. So each takes a moment of its own; and
+   * when one of them got it, the others that have not asked need not.
+   */
+  #free(channel: Channel, listeners: number, announced: boolean): void {
+    const tell = (free: boolean): void => {
+      if (free) this.#tell(channel, { type: 'freed' })
+      if (announced) this.#tell(channel, { type: 'changed' })
     }
-    if (spread <= 0) tell()
-    else this.#world.after(this.#world.random() * spread, tell)
+    const spread = Math.min((listeners - 1) * this.#usualMs() * SPREAD, WIDEST_SPREAD_MS)
+    if (spread <= 0) return tell(true)
+    const settle = (free: boolean): void => {
+      stop()
+      channel.asking.delete(cancel)
+      tell(free)
+    }
+    const stop = this.#world.after(this.#world.random() * spread, () => settle(true))
+    const cancel = (): void => settle(false)
+    channel.asking.add(cancel)
   }
 
   #tell(channel: Channel, event: StoreEvent): void {

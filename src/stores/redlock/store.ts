@@ -47,7 +47,7 @@ export class RedlockStore implements Store {
     this.#nodes = lines.map((line) => new LuaNode(new Link(line, world, nodeTimeoutMs), shape))
     this.#cluster = { ...settings, nodes: this.#nodes, majority: Math.floor(lines.length / 2) + 1 }
     this.#quorum = new Quorum(this.#cluster)
-    this.#bells = new Bells(lines, this.#cluster)
+    this.#bells = new Bells(lines, this.#cluster, () => this.#quorum.usualMs)
     this.#onClose = onClose
     this.maxTtlMs = maxTtlMs
     // The first question may take four looks and two rounds, each with the time limit of a node.

@@ -54,8 +54,8 @@ class Sqlite implements Store {
   readonly expiry = 'timed'
   readonly features = { line: true, counting: true, atomic: true, values: true }
   readonly timeoutMs = 2_000
-  /** A batch is one transaction, and everybody else waits until it is over: about 10 ms for this many. */
-  readonly maxBatch = 1_000
+  /** A batch is one transaction, and everybody else waits until it is over: a few milliseconds for this many. */
+  readonly maxBatch = 500
 
   readonly #world: Pick<World, 'date' | 'random'>
   readonly #turnstile: Turnstile

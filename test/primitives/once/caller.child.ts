@@ -1,14 +1,16 @@
-/** A process that calls `once` and tells what happens: kind of store, where it is, key, how long the work takes. */
+/** A process in which so many callers call `once` at the same time: kind of store, where it is, key, callers, how long the work takes. */
+import { randomUUID } from 'node:crypto'
 import { createLocks } from '../../../src/index.js'
 import { type Kind, storeAt } from '../limiter/places.js'
 
-const [kind, at, key, workMs] = process.argv.slice(2) as [Exclude<Kind, 'memory'>, string, string, string]
-const locks = createLocks(storeAt(kind, at), { ttl: '1s', wait: '20s' })
-const result = await locks.once(key, async () => {
-  process.send?.({ running: process.pid })
-  await new Promise((resolve) => setTimeout(resolve, Number(workMs)))
-  return { by: process.pid }
-})
-process.send?.({ result })
-process.disconnect?.()
-process.exit(0)
+const [kind, at, key, callers, workMs] = process.argv.slice(2) as [Exclude<Kind, 'memory'>, ...string[]]
+const locks = createLocks(storeAt(kind, at as string), { ttl: '1s', wait: '60s' })
+const call = (): Promise<string> =>
+  locks.once(key as string, async () => {
+    const run = randomUUID()
+    process.send?.({ running: run })
+    await new Promise((resolve) => setTimeout(resolve, Number(workMs)))
+    return run
+  })
+const results = await Promise.all(Array.from({ length: Number(callers) }, call))
+process.send?.({ results }, () => process.exit(0))

@@ -145,9 +145,9 @@ describe.each(KINDS)('once on %s', (kind) => {
   test('when the runner dies in the middle, another runs it', async () => {
     const key = fresh()
     const file = fileURLToPath(new URL('caller.child.ts', import.meta.url))
-    const victim = fork(file, [kind, place.at, key, '60000'], { execArgv: ['--import', 'tsx'] })
+    const victim = fork(file, [kind, place.at, key, '1', '60000'], { execArgv: ['--import', 'tsx'] })
     onTestFinished(() => void victim.kill('SIGKILL'))
-    expect((await event(victim, 'message'))[0]).toEqual({ running: victim.pid })
+    expect((await event(victim, 'message'))[0]).toHaveProperty('running')
     const rescued = one.once(key, () => 'rescued', { wait: '20s' })
     victim.kill('SIGKILL')
     expect(await rescued).toBe('rescued')

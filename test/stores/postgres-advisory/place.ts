@@ -10,7 +10,10 @@ import { type AdvisoryOptions, advisory } from '../../../src/stores/postgres-adv
 const PATIENCE_MS = 15_000
 
 /** Polls until it is so. */
-export async function until<T>(what: string, look: () => T | Promise<T>): Promise<Exclude<T, undefined | false | null>> {
+export async function until<T>(
+  what: string,
+  look: () => T | Promise<T>,
+): Promise<Exclude<T, undefined | false | null>> {
   const deadline = performance.now() + PATIENCE_MS
   for (;;) {
     const seen = await look()
@@ -110,7 +113,9 @@ export class Other {
 
   constructor(...args: string[]) {
     const script = fileURLToPath(new URL('./process.ts', import.meta.url))
-    this.#child = spawn(process.execPath, ['--import', 'tsx', script, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
+    this.#child = spawn(process.execPath, ['--import', 'tsx', script, ...args], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    })
     createInterface({ input: this.#child.stdout as NodeJS.ReadableStream }).on('line', (line) => this.lines.push(line))
   }
 
@@ -123,7 +128,9 @@ export class Other {
   }
 
   get ended(): Promise<unknown> {
-    return this.#child.exitCode === null && this.#child.signalCode === null ? once(this.#child, 'exit') : Promise.resolve()
+    return this.#child.exitCode === null && this.#child.signalCode === null
+      ? once(this.#child, 'exit')
+      : Promise.resolve()
   }
 
   async end(): Promise<void> {

@@ -16,6 +16,7 @@ import { StoreUnavailableError } from '../../../src/errors.js'
 import { createLocks, type Locks } from '../../../src/locks.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { migrate, type PostgresOptions, postgres } from '../../../src/stores/postgres/index.js'
+import { namesOf } from '../../../src/stores/postgres/migrate.js'
 import { type Library, storeAt } from './place.js'
 
 let server: PostgresServer
@@ -259,6 +260,10 @@ describe('through a network that fails', () => {
       const name = newName()
       const watch = store.watch?.(`lock:${name}`, (event) => events.push(event))
       expect(await watch?.ready).toBe(true)
+      // Anybody may say anything on any channel.
+      const { channel } = namesOf('public')
+      for (const nonsense of ['', '{', '[1]', '["a","granted","o","x"]', 'null', '"s"'])
+        await pool.query('select pg_notify($1, $2)', [channel, nonsense])
       proxy.cut()
       const direct = open('pg').store
       await expect

@@ -24,8 +24,8 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'renew',
-        find: 'where key = r.key and owner = r.owner',
-        replace: 'where key = r.key and owner is not null',
+        find: 'where key = p_key and owner = p_owner',
+        replace: 'where key = p_key and owner is not null',
       },
     ],
     caughtBy: "a stranger's renewal is gone and prolongs nothing",
@@ -35,9 +35,9 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'renew',
-        find: "'1 millisecond'), value = coalesce(r.value, value)\n    where key = r.key and owner = r.owner and not waiting and expires_at > clock_timestamp();",
+        find: "'1 millisecond'), value = coalesce(p_value, value)\n  where key = p_key and owner = p_owner and not waiting and expires_at > clock_timestamp();",
         replace:
-          "'1 millisecond'), owner = r.owner, waiting = false, value = coalesce(r.value, value)\n    where key = r.key and slot = 0 and (owner is null or owner = r.owner or expires_at <= clock_timestamp());",
+          "'1 millisecond'), owner = p_owner, waiting = false, value = coalesce(p_value, value)\n  where key = p_key and slot = 0 and (owner is null or owner = p_owner or expires_at <= clock_timestamp());",
       },
     ],
     caughtBy: 'the renewal of a released lease is gone and creates nothing',
@@ -47,8 +47,8 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'renew',
-        find: 'greatest(expires_at, clock_timestamp() + r.ttl',
-        replace: "least(now() + interval '1 year', clock_timestamp() + r.ttl",
+        find: 'greatest(expires_at, clock_timestamp() + p_ttl_ms',
+        replace: "least(now() + interval '1 year', clock_timestamp() + p_ttl_ms",
       },
     ],
     caughtBy: 'a renewal never shortens: one that arrives late takes nothing away',

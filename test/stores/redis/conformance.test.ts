@@ -1,19 +1,15 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
 import { startRedis } from '../../../scripts/servers/index.js'
 import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
+import { makeUser } from './acl.js'
 import { ioredis, nodeRedis, setup } from './places.js'
 
-const runner = {
-  describe,
-  test: test.concurrent,
-  beforeAll,
-  afterAll,
-  cases: [...storeCases(), ...coreCases()],
-}
+const runner = { describe, test: test.concurrent, beforeAll, afterAll }
 
 conformance({
   ...runner,
   name: 'ioredis 6, one server',
+  cases: [...storeCases(), ...coreCases()],
   async open() {
     const server = await startRedis()
     return setup(
@@ -25,11 +21,12 @@ conformance({
 
 conformance({
   ...runner,
-  name: 'ioredis 5, one server, with key prefixes of the client and of the store',
+  name: 'ioredis 5, database 3, key prefixes of client and store, a user who may touch nothing else',
   async open() {
     const server = await startRedis()
+    const user = await makeUser(server, ['app:*'], ['app:*'])
     return setup(
-      () => ioredis[5](server.url, { keyPrefix: 'app:' }),
+      () => ioredis[5](`redis://${user}@127.0.0.1:${server.port}/3`, { keyPrefix: 'app:' }),
       () => server.stop(),
       { prefix: 'locks:' },
     )
@@ -38,11 +35,14 @@ conformance({
 
 conformance({
   ...runner,
-  name: 'node-redis, one server',
+  name: 'node-redis over TLS, a user who may do nothing but lock',
   async open() {
-    const server = await startRedis()
+    const server = await startRedis({ tls: true })
+    const kinds = ['lock:*', 'semaphore:*', 'election:*', 'leasehold:*']
+    const user = await makeUser(server, kinds, ['leasehold:*'])
+    const url = `rediss://${user}@127.0.0.1:${server.port}`
     return setup(
-      () => nodeRedis(server.url),
+      () => nodeRedis(url, { socket: { tls: true, ca: server.ca } }),
       () => server.stop(),
     )
   },

@@ -5,7 +5,7 @@ import { type RedisOptions, type RedisServer, startProxy, startRedis } from '../
 import { createLocks, StoreUnavailableError } from '../../../src/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
-import { type Connection, ioredis, nodeRedis } from './places.js'
+import { type Connection, eventually, ioredis, nodeRedis } from './places.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -213,19 +213,6 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
 async function bound(): Promise<{ url: string; command: RedisServer['command'] }> {
   const started = await server()
   return { url: started.url, command: (...args) => started.command(...args) }
-}
-
-/** Again and again while it is unavailable. */
-async function eventually<T>(attempt: () => Promise<T> | T): Promise<T> {
-  const deadline = performance.now() + 10_000
-  for (;;) {
-    try {
-      return await attempt()
-    } catch (error) {
-      if (performance.now() > deadline) throw error
-      await new Promise((resolve) => setTimeout(resolve, 20))
-    }
-  }
 }
 
 test('a lost reply is no loss: ioredis asks again, and finds its own grant', async () => {

@@ -99,3 +99,16 @@ export function setup(
     },
   }
 }
+
+/** Again and again while it is unavailable. */
+export async function eventually<T>(attempt: () => Promise<T> | T, withinMs = 10_000): Promise<T> {
+  const deadline = performance.now() + withinMs
+  for (;;) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (performance.now() > deadline) throw error
+      await new Promise((resolve) => setTimeout(resolve, 20))
+    }
+  }
+}

@@ -1,22 +1,40 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
+import type { RedisServer } from '../../../scripts/servers/index.js'
+import type { Setup } from '../../../src/testing/index.js'
+import { conformance, coreCases, type Need, storeCases } from '../../../src/testing/index.js'
 import { Servers } from './servers.js'
+
+// Every attempt has an owner of its own, so an owner who asks again from another client is another.
+const lacks: Need[] = ['line', 'counting', 'atomic', 'take', 'handoff', 'owners']
+const runner = { describe, test: test.concurrent, beforeAll, afterAll }
+
+async function setup(prepare: (servers: Servers) => Promise<void>): Promise<Setup> {
+  const servers = await Servers.start(5)
+  await prepare(servers)
+  let clients = 0
+  return {
+    store: async () => servers.store({}, clients++ % 2 ? servers.mixed() : servers.ioredis()),
+    close: () => servers.stop(),
+  }
+}
 
 conformance({
   name: 'redlock on five servers',
-  open: async () => {
-    const servers = await Servers.start(5)
-    let clients = 0
-    return {
-      store: async () => servers.store({}, clients++ % 2 ? servers.mixed() : servers.ioredis()),
-      close: () => servers.stop(),
-    }
-  },
-  // Every attempt has an owner of its own, so an owner who asks again from another client is another.
-  lacks: ['line', 'counting', 'atomic', 'take', 'handoff', 'owners'],
+  open: () => setup(async () => {}),
+  lacks,
   cases: [...storeCases(), ...coreCases()],
-  describe,
-  test: test.concurrent,
-  beforeAll,
-  afterAll,
+  ...runner,
+})
+
+conformance({
+  name: 'redlock with one of five servers frozen',
+  open: () =>
+    setup(async (servers) => {
+      const founder = servers.store()
+      await founder.release([{ key: 'lock:x', owner: 'x' }])
+      await founder.acquire([{ key: 'lock:x', owner: 'x', weight: 1, capacity: 2 ** 31 - 1, ttlMs: 1_000 }])
+      await (servers.all[2] as RedisServer).freeze()
+    }),
+  lacks,
+  ...runner,
 })

@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { StoreUnavailableError } from '../../../src/errors.js'
+import type { Store } from '../../../src/store.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 import { thisMachine } from '../../../src/stores/sqlite/machine.js'
 import { ask, claim, directory, granted, open, raw, toyMachine } from './place.js'
@@ -31,6 +32,18 @@ test('whatever happens to the wall clock, leases stay and tokens grow', async ()
   date += 86_400_000
   expect(await ask(store, claim('lock:a', 'you'))).toMatchObject(busy)
   expect((await granted(store, claim('lock:c', 'me'))).token).toBe(BigInt(date) * 1_000n)
+})
+
+test('tokens grow from store to store, also when one sees an earlier wall clock than the other', async () => {
+  const path = join(directory(), 'locks.db')
+  const at = (date: number) => ({ world: { date: () => date, random: Math.random } })
+  const [ahead, behind] = [open(path, at(1_900_000_000_000)), open(path, at(1_800_000_000_000))]
+  let last = 0n
+  for (let i = 0; i < 20; i++) {
+    const { token } = await granted(i % 2 ? behind : ahead, claim(`lock:${i}`, 'me'))
+    expect(token).toBeGreaterThan(last)
+    last = token
+  }
 })
 
 test('a store that is closed and opened again still knows who holds what', async () => {
@@ -75,17 +88,22 @@ test('the boot of this machine is the one that counts', async () => {
   await granted(open(path), claim('lock:a', 'you'))
 })
 
-test('two machines on one file are noticed, and the first stops trusting it', async () => {
+test.each([
+  ['renews', (store: Store) => store.renew([{ key: 'lock:a', owner: 'me', ttlMs: 1_000 }])],
+  ['asks for something free', (store: Store) => store.acquire([claim('lock:c', 'me')])],
+  ['asks for something taken', (store: Store) => store.acquire([claim('lock:b', 'me')])],
+  ['releases', (store: Store) => store.release([{ key: 'lock:b', owner: 'you' }])],
+  ['looks', (store: Store) => store.inspect?.('lock:b')],
+  ['takes from a limit', (store: Store) => store.take?.([])],
+])('two machines on one file are noticed when the first %s, and it stops trusting the file', async (_, call) => {
   const path = join(directory(), 'locks.db')
   const one = open(path, { machine: toyMachine('machine-1') })
-  await granted(one, claim('lock:a', 'me'))
+  for (const key of ['lock:a', 'lock:x', 'lock:y']) await granted(one, claim(key, 'me'))
   const other = open(path, { machine: toyMachine('machine-2') })
   await granted(other, claim('lock:b', 'you'))
-  const renewal = Promise.resolve(one.renew([{ key: 'lock:a', owner: 'me', ttlMs: 1_000 }]))
-  await expect(renewal).rejects.toThrow(StoreUnavailableError)
-  await expect(renewal).rejects.toThrow(/in use by another machine/)
-  await expect(one.acquire([claim('lock:c', 'me')])).rejects.toThrow(/in use by another machine/)
-  await expect(one.release([{ key: 'lock:a', owner: 'me' }])).rejects.toThrow(/in use by another machine/)
+  await expect(call(one)).rejects.toThrow(StoreUnavailableError)
+  await expect(call(one)).rejects.toThrow(/in use by another machine/)
+  // And takes nothing away from the second.
   expect(await other.inspect?.('lock:b')).toMatchObject({ holders: [{ owner: 'you' }] })
 })
 

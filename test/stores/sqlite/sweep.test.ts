@@ -1,7 +1,6 @@
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import type { Answer } from '../../../src/store.js'
-import { ALL } from '../../../src/store.js'
+import { ALL, type Answer, type Claim } from '../../../src/store.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 import { claim, count, directory, open, toyMachine } from './place.js'
 
@@ -69,6 +68,16 @@ test('a thousand waiters of one name know their places, and are handed the lock 
   await store.release([{ key, owner: 'holder' }])
   for (let i = 0; i < left.length; i++) await store.release([{ key, owner: served[i] as string }])
   expect(served).toEqual(left.map(({ owner }) => owner))
+})
+
+test('places are counted right while the line moves in the middle of a batch', async () => {
+  const machine = toyMachine()
+  const store = open(join(directory(), 'locks.db'), { machine })
+  const waiter = (name: string): Claim => claim('lock:a', name, { placeMs: 60_000 })
+  await store.acquire([claim('lock:a', 'holder', { ttlMs: 100 }), waiter('w0'), waiter('w1'), waiter('w2')])
+  machine.at += 100
+  const answers = await store.acquire([waiter('w2'), waiter('w0'), waiter('w3'), waiter('w1')])
+  expect(answers).toMatchObject([{ ahead: 2 }, { granted: true }, { ahead: 2 }, { ahead: 0 }])
 })
 
 test('readers in line are let in together', async () => {

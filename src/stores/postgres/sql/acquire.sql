@@ -9,13 +9,29 @@ create or replace function {schema}.leasehold_ask(
 ) returns json language plpgsql as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
-  v_expires timestamptz := v_now + p_ttl_ms * interval '1 millisecond';
+  v_expires timestamptz;
   v_token bigint;
   v_done boolean;
   v_ahead bigint := 0;
   s record;
   b record;
 begin
+  -- The usual case in one statement: the name was used before, and nobody has it or waits for it.
+  if p_weight <= p_capacity and not p_announce then
+    update {schema}.leasehold_leases
+    set owner = p_owner, waiting = false, polls = 0, arrival = 0, weight = p_weight, capacity = p_capacity,
+        token = {schema}.leasehold_token(token, v_now), since = v_now,
+        expires_at = v_now + p_ttl_ms * interval '1 millisecond', ttl_ms = p_ttl_ms, place_ms = coalesce(p_place_ms, 0),
+        announce = false, value = p_value
+    where key = p_key and slot = 0 and owner is null
+      and not exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot > 0)
+    returning token into v_token;
+    if found then
+      return json_build_array(1, v_token::text, p_ttl_ms);
+    end if;
+  end if;
+
+  v_expires := v_now + p_ttl_ms * interval '1 millisecond';
   loop
     select
       coalesce(sum(weight) filter (where owner is not null and not waiting), 0) as held,
@@ -101,6 +117,31 @@ begin
   return true;
 end $leasehold$;
 
+-- leasehold_acquire_one(one claim) → an answer of leasehold_ask; [2] where the key could not be locked
+create or replace function {schema}.leasehold_acquire_one(
+  p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
+  p_place_ms double precision, p_announce boolean, p_steal boolean
+) returns json language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+declare
+  v_answer json;
+  v_setting text;
+begin
+  if {schema}.leasehold_lock(array[p_key]) <> '{}' then
+    return json_build_array(2);
+  end if;
+  v_answer := {schema}.leasehold_ask(
+    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint);
+  if v_answer ->> 0 = '0' then
+    -- Need not wait for the disk: see leasehold_release_one.
+    v_setting := set_config('synchronous_commit', 'off', true);
+  end if;
+  -- A fortieth of the claims sweeps a hundred rows: more than all of them together can leave behind.
+  if random() < 0.025 then
+    perform {schema}.leasehold_sweep();
+  end if;
+  return v_answer;
+end $leasehold$;
+
 -- leasehold_acquire(claims) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
 create or replace function {schema}.leasehold_acquire(p_claims json) returns json language plpgsql
 set enable_seqscan = off set jit = off as $leasehold$
@@ -128,10 +169,8 @@ begin
     end if;
   end loop;
   if not v_granted then
-    -- Need not wait for the disk: see leasehold_release.
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
-  -- A fortieth of the claims sweeps a hundred rows: more than all of them together can leave behind.
   if random() < 0.025 * json_array_length(p_claims) then
     perform {schema}.leasehold_sweep();
   end if;

@@ -11,13 +11,29 @@ create or replace function {schema}.leasehold_ask(
 ) returns json language plpgsql as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
-  v_expires timestamptz := v_now + p_ttl_ms * interval '1 millisecond';
+  v_expires timestamptz;
   v_token bigint;
   v_done boolean;
   v_ahead bigint := 0;
   s record;
   b record;
 begin
+  -- The usual case in one statement: the name was used before, and nobody has it or waits for it.
+  if p_weight <= p_capacity and not p_announce then
+    update {schema}.leasehold_leases
+    set owner = p_owner, waiting = false, polls = 0, arrival = 0, weight = p_weight, capacity = p_capacity,
+        token = {schema}.leasehold_token(token, v_now), since = v_now,
+        expires_at = v_now + p_ttl_ms * interval '1 millisecond', ttl_ms = p_ttl_ms, place_ms = coalesce(p_place_ms, 0),
+        announce = false, value = p_value
+    where key = p_key and slot = 0 and owner is null
+      and not exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot > 0)
+    returning token into v_token;
+    if found then
+      return json_build_array(1, v_token::text, p_ttl_ms);
+    end if;
+  end if;
+
+  v_expires := v_now + p_ttl_ms * interval '1 millisecond';
   loop
     select
       coalesce(sum(weight) filter (where owner is not null and not waiting), 0) as held,
@@ -103,6 +119,31 @@ begin
   return true;
 end $leasehold$;
 
+-- leasehold_acquire_one(one claim) → an answer of leasehold_ask; [2] where the key could not be locked
+create or replace function {schema}.leasehold_acquire_one(
+  p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
+  p_place_ms double precision, p_announce boolean, p_steal boolean
+) returns json language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+declare
+  v_answer json;
+  v_setting text;
+begin
+  if {schema}.leasehold_lock(array[p_key]) <> '{}' then
+    return json_build_array(2);
+  end if;
+  v_answer := {schema}.leasehold_ask(
+    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint);
+  if v_answer ->> 0 = '0' then
+    -- Need not wait for the disk: see leasehold_release_one.
+    v_setting := set_config('synchronous_commit', 'off', true);
+  end if;
+  -- A fortieth of the claims sweeps a hundred rows: more than all of them together can leave behind.
+  if random() < 0.025 then
+    perform {schema}.leasehold_sweep();
+  end if;
+  return v_answer;
+end $leasehold$;
+
 -- leasehold_acquire(claims) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
 create or replace function {schema}.leasehold_acquire(p_claims json) returns json language plpgsql
 set enable_seqscan = off set jit = off as $leasehold$
@@ -130,10 +171,8 @@ begin
     end if;
   end loop;
   if not v_granted then
-    -- Need not wait for the disk: see leasehold_release.
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
-  -- A fortieth of the claims sweeps a hundred rows: more than all of them together can leave behind.
   if random() < 0.025 * json_array_length(p_claims) then
     perform {schema}.leasehold_sweep();
   end if;
@@ -534,10 +573,13 @@ declare
   v_slot integer;
   v_waited boolean;
   v_announced boolean;
+  v_others boolean;
 begin
   update {schema}.leasehold_leases set owner = null, value = null
   where key = p_key and owner = p_owner and expires_at > v_now
-  returning slot, waiting, announce and not waiting into v_slot, v_waited, v_announced;
+  returning slot, waiting, announce and not waiting,
+    exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot <> leasehold_leases.slot)
+  into v_slot, v_waited, v_announced, v_others;
   if not found then
     return null;
   end if;
@@ -547,7 +589,30 @@ begin
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
   end if;
+  if not v_others then
+    return 1;
+  end if;
   return v_waited::integer + 1 + {schema}.leasehold_serve(p_key, v_now)::integer * 4;
+end $leasehold$;
+
+-- leasehold_release_one(key, owner) → 1 released | 0 gone | 2 the key could not be locked
+create or replace function {schema}.leasehold_release_one(p_key text, p_owner text) returns integer language plpgsql
+set enable_seqscan = off set jit = off as $leasehold$
+declare
+  v_was integer;
+  v_setting text;
+begin
+  if {schema}.leasehold_lock(array[p_key]) <> '{}' then
+    return 2;
+  end if;
+  v_was := {schema}.leasehold_end(p_key, p_owner);
+  if coalesce(v_was, 0) < 4 then
+    -- Only grants and renewals have to wait for the disk. If a crash undoes anything else, a lock stays busy until its
+    -- time has passed or somebody moves to the end of the line, but nobody holds what another holds; and a later grant
+    -- waits for the disk, and with it for everything before it.
+    v_setting := set_config('synchronous_commit', 'off', true);
+  end if;
+  return (v_was is not null)::integer;
 end $leasehold$;
 
 -- leasehold_release([{key, owner}]) → [1 released | 0 gone | 2 the key could not be locked], in order
@@ -571,9 +636,6 @@ begin
     end if;
   end loop;
   if not v_handed then
-    -- Only grants and renewals have to wait for the disk. If a crash undoes anything else, a lock stays busy until its
-    -- time has passed or somebody moves to the end of the line, but nobody holds what another holds; and a later grant
-    -- waits for the disk, and with it for everything before it.
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
   return array_to_json(v_answers);
@@ -601,10 +663,26 @@ end $leasehold$;
 
 export const renew: string = `-- renew.sql
 
--- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
+-- leasehold_extend(key, owner, ttlMs, value) → whether it is theirs
 -- Never creates and never shortens. Takes no lock on the key: heartbeats do not queue up behind whoever asks, and an
 -- open transaction that asks in SQL cannot starve them. The row itself settles who came first: after waiting for it, the
 -- condition is judged anew.
+create or replace function {schema}.leasehold_extend(p_key text, p_owner text, p_ttl_ms double precision, p_value text)
+returns boolean language plpgsql as $leasehold$
+begin
+  update {schema}.leasehold_leases
+  set expires_at = greatest(expires_at, clock_timestamp() + p_ttl_ms * interval '1 millisecond'), value = coalesce(p_value, value)
+  where key = p_key and owner = p_owner and not waiting and expires_at > clock_timestamp();
+  if not found then
+    return false;
+  end if;
+  if p_value is not null then
+    perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+  end if;
+  return true;
+end $leasehold$;
+
+-- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
 create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql
 set enable_seqscan = off set jit = off as $leasehold$
 declare
@@ -618,15 +696,7 @@ begin
     -- Two calls with the same rows cannot wait for each other.
     order by key collate "C", owner collate "C"
   loop
-    update {schema}.leasehold_leases
-    set expires_at = greatest(expires_at, clock_timestamp() + r.ttl * interval '1 millisecond'), value = coalesce(r.value, value)
-    where key = r.key and owner = r.owner and not waiting and expires_at > clock_timestamp();
-    if found then
-      v_answers[r.n] := 1;
-      if r.value is not null then
-        perform {schema}.leasehold_ring(r.key, 'changed', null, null, null);
-      end if;
-    end if;
+    v_answers[r.n] := {schema}.leasehold_extend(r.key, r.owner, r.ttl, r.value)::integer;
   end loop;
   return array_to_json(v_answers);
 end $leasehold$;

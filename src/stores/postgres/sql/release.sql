@@ -8,10 +8,13 @@ declare
   v_slot integer;
   v_waited boolean;
   v_announced boolean;
+  v_others boolean;
 begin
   update {schema}.leasehold_leases set owner = null, value = null
   where key = p_key and owner = p_owner and expires_at > v_now
-  returning slot, waiting, announce and not waiting into v_slot, v_waited, v_announced;
+  returning slot, waiting, announce and not waiting,
+    exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot <> leasehold_leases.slot)
+  into v_slot, v_waited, v_announced, v_others;
   if not found then
     return null;
   end if;
@@ -21,7 +24,30 @@ begin
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
   end if;
+  if not v_others then
+    return 1;
+  end if;
   return v_waited::integer + 1 + {schema}.leasehold_serve(p_key, v_now)::integer * 4;
+end $leasehold$;
+
+-- leasehold_release_one(key, owner) → 1 released | 0 gone | 2 the key could not be locked
+create or replace function {schema}.leasehold_release_one(p_key text, p_owner text) returns integer language plpgsql
+set enable_seqscan = off set jit = off as $leasehold$
+declare
+  v_was integer;
+  v_setting text;
+begin
+  if {schema}.leasehold_lock(array[p_key]) <> '{}' then
+    return 2;
+  end if;
+  v_was := {schema}.leasehold_end(p_key, p_owner);
+  if coalesce(v_was, 0) < 4 then
+    -- Only grants and renewals have to wait for the disk. If a crash undoes anything else, a lock stays busy until its
+    -- time has passed or somebody moves to the end of the line, but nobody holds what another holds; and a later grant
+    -- waits for the disk, and with it for everything before it.
+    v_setting := set_config('synchronous_commit', 'off', true);
+  end if;
+  return (v_was is not null)::integer;
 end $leasehold$;
 
 -- leasehold_release([{key, owner}]) → [1 released | 0 gone | 2 the key could not be locked], in order
@@ -45,9 +71,6 @@ begin
     end if;
   end loop;
   if not v_handed then
-    -- Only grants and renewals have to wait for the disk. If a crash undoes anything else, a lock stays busy until its
-    -- time has passed or somebody moves to the end of the line, but nobody holds what another holds; and a later grant
-    -- waits for the disk, and with it for everything before it.
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
   return array_to_json(v_answers);

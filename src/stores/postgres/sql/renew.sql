@@ -1,9 +1,25 @@
 -- renew.sql
 
--- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
+-- leasehold_extend(key, owner, ttlMs, value) → whether it is theirs
 -- Never creates and never shortens. Takes no lock on the key: heartbeats do not queue up behind whoever asks, and an
 -- open transaction that asks in SQL cannot starve them. The row itself settles who came first: after waiting for it, the
 -- condition is judged anew.
+create or replace function {schema}.leasehold_extend(p_key text, p_owner text, p_ttl_ms double precision, p_value text)
+returns boolean language plpgsql as $leasehold$
+begin
+  update {schema}.leasehold_leases
+  set expires_at = greatest(expires_at, clock_timestamp() + p_ttl_ms * interval '1 millisecond'), value = coalesce(p_value, value)
+  where key = p_key and owner = p_owner and not waiting and expires_at > clock_timestamp();
+  if not found then
+    return false;
+  end if;
+  if p_value is not null then
+    perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+  end if;
+  return true;
+end $leasehold$;
+
+-- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
 create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql
 set enable_seqscan = off set jit = off as $leasehold$
 declare
@@ -17,15 +33,7 @@ begin
     -- Two calls with the same rows cannot wait for each other.
     order by key collate "C", owner collate "C"
   loop
-    update {schema}.leasehold_leases
-    set expires_at = greatest(expires_at, clock_timestamp() + r.ttl * interval '1 millisecond'), value = coalesce(r.value, value)
-    where key = r.key and owner = r.owner and not waiting and expires_at > clock_timestamp();
-    if found then
-      v_answers[r.n] := 1;
-      if r.value is not null then
-        perform {schema}.leasehold_ring(r.key, 'changed', null, null, null);
-      end if;
-    end if;
+    v_answers[r.n] := {schema}.leasehold_extend(r.key, r.owner, r.ttl, r.value)::integer;
   end loop;
   return array_to_json(v_answers);
 end $leasehold$;

@@ -1,15 +1,15 @@
--- acquire.lua   KEYS index, then per claim: plain      ARGV each|all deadline, then per claim: owner ttlMs terms
+-- acquire.lua   KEYS index, then per claim: plain      ARGV deadline|all, then per claim: owner ttlMs terms
 -- deadline: by the server's clock in microseconds, or ''; after it nothing is done, and the answer is '@' and the time
 -- terms: '' or placeMs for an exclusive claim without further wishes; else weight:capacity:placeMs:flags:value
 -- placeMs 0 or none: do not stand in line.   all: all claims or none, and nobody stands in line
 -- → per claim: token | [ahead, owner, ttlMs, token, value, foreign] refused | '!error'      (a lone answer is not in a list)
 
 local function claimOf(i)
-  local terms = ARGV[3 * i + 2]
+  local terms = ARGV[3 * i + 1]
   local weight, capacity, place, flags, value = string.match(terms, '^(%d+):(%d+):(%d+):(%a*):(.*)$')
   if not weight then weight, capacity, place, flags, value = ALL, ALL, terms == '' and 0 or terms, '', '' end
   return {
-    owner = ARGV[3 * i], ttl = tonumber(ARGV[3 * i + 1]),
+    owner = ARGV[3 * i - 1], ttl = tonumber(ARGV[3 * i]),
     weight = tonumber(weight), capacity = tonumber(capacity), place = tonumber(place),
     announce = string.find(flags, 'a', 1, true) ~= nil, value = string.find(flags, 'v', 1, true) and value,
     steal = string.find(flags, 's', 1, true) ~= nil,
@@ -78,7 +78,7 @@ local function ask(key, claim)
     mark(key)
     return token
   end
-  if claim.place > 0 and ARGV[1] == 'each' then stand(key, claim) end
+  if claim.place > 0 and ARGV[1] ~= 'all' then stand(key, claim) end
   return refuse(key, claim, held)
 end
 

@@ -8,17 +8,18 @@ local clock = call('TIME')
 local text = clock[1] .. string.sub('00000' .. clock[2], -6)
 
 -- It lay in a queue or a frozen server, and whoever asked has given up: nobody would know that it was granted.
-if ARGV[2] ~= '' and ARGV[2] < text then return '@' .. text end
+local deadline = ARGV[1]
+if deadline ~= '' and deadline < text then return '@' .. text end
 
-if ARGV[1] == 'each' then
+if deadline ~= 'all' then
   local index, count = KEYS[1], #KEYS - 1
   for i = 1, count do
-    if string.find(ARGV[3 * i + 2], ':', 1, true) then break end
-    local plain, owner = KEYS[i + 1], ARGV[3 * i]
+    if string.find(ARGV[3 * i + 1], ':', 1, true) then break end
+    local plain, owner = KEYS[i + 1], ARGV[3 * i - 1]
     local known = try('HMGET', index, '', plain .. '\0')
     local last = known[1] or ''
     if known.err or known[2] or last >= text then break end
-    local set = try('SET', plain, owner, 'NX', 'PX', ARGV[3 * i + 1])
+    local set = try('SET', plain, owner, 'NX', 'PX', ARGV[3 * i])
     if not set or set.err then break end
     call('HSET', index, '', text, plain, text .. ':' .. owner)
     -- The index outlives its last use by a day: prolonged every ten thousand seconds, not every time.

@@ -7,7 +7,7 @@
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:length:value
+--   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:announce:length:value
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
@@ -63,17 +63,17 @@ local function content(plain)
   error(value)
 end
 
-local function entry(token, since, version, value)
-  return token .. ':' .. since .. ':' .. version .. ':' .. #value .. ':' .. value
+local function entry(token, since, version, announce, value)
+  return token .. ':' .. since .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
 end
 
--- token, since, version, value of an owner; nothing if it has no entry. Without a value: an empty one.
+-- token, since, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
 local function read(info, owner, shared)
   local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
   if type(text) ~= 'string' then return nil end
-  local token, since, version, length, rest = string.match(text, '^(%d+):(%d+):(%d+):(%d+):(.*)$')
+  local token, since, version, announce, length, rest = string.match(text, '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
   if not shared and string.sub(rest, length + 1) ~= owner then return nil end
-  return token, since, version, string.sub(rest, 1, length)
+  return token, since, version, string.sub(rest, 1, length), announce
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -131,7 +131,10 @@ end
 local function cutOff(plain)
   local readers, info = sides(plain)
   local found = holders(plain)
-  for _, held in ipairs(found) do ring(plain, 'revoked ' .. held[2]) end
+  for _, held in ipairs(found) do
+    ring(plain, 'revoked ' .. held[2])
+    ring(plain, 'changed ' .. held[2] .. ' 0')
+  end
   call('DEL', plain, readers, info)
   return found
 end

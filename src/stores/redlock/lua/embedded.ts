@@ -34,7 +34,7 @@ export const common: string = `-- common.lua   what the scripts share: each runs
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:length:value
+--   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:announce:length:value
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
@@ -90,17 +90,17 @@ local function content(plain)
   error(value)
 end
 
-local function entry(token, since, version, value)
-  return token .. ':' .. since .. ':' .. version .. ':' .. #value .. ':' .. value
+local function entry(token, since, version, announce, value)
+  return token .. ':' .. since .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
 end
 
--- token, since, version, value of an owner; nothing if it has no entry. Without a value: an empty one.
+-- token, since, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
 local function read(info, owner, shared)
   local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
   if type(text) ~= 'string' then return nil end
-  local token, since, version, length, rest = string.match(text, '^(%d+):(%d+):(%d+):(%d+):(.*)$')
+  local token, since, version, announce, length, rest = string.match(text, '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
   if not shared and string.sub(rest, length + 1) ~= owner then return nil end
-  return token, since, version, string.sub(rest, 1, length)
+  return token, since, version, string.sub(rest, 1, length), announce
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -158,7 +158,10 @@ end
 local function cutOff(plain)
   local readers, info = sides(plain)
   local found = holders(plain)
-  for _, held in ipairs(found) do ring(plain, 'revoked ' .. held[2]) end
+  for _, held in ipairs(found) do
+    ring(plain, 'revoked ' .. held[2])
+    ring(plain, 'changed ' .. held[2] .. ' 0')
+  end
   call('DEL', plain, readers, info)
   return found
 end
@@ -228,8 +231,12 @@ while next <= size do
   local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 4]
   if ARGV[a + 3] == '1' or redis.pcall('GET', plain) ~= owner then break end
   local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
-  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
+  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
   QUICK('ZADD', KEYS[2], today + ARGV[a + 2], name)
+  -- Those who were about to ask need not.
+  local channel = 'leasehold:redlock:bell:' .. name
+  local listeners = QUICK('PUBSUB', 'NUMSUB', channel)[2]
+  if listeners > 0 then QUICK('PUBLISH', channel, listeners .. ' taken ' .. owner) end
   highest = math.max(highest, tonumber(token))
   answers[next] = 1
   next = next + 1
@@ -252,13 +259,17 @@ while next <= size do
   local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
   if redis.pcall('GET', plain) ~= owner then break end
   local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
-  QUICK('DEL', plain, KEYS[1] .. ':info:' .. name)
-  if ARGV[2 * next] ~= '1' then
-    QUICK('ZREM', KEYS[2], name)
-    local channel = 'leasehold:redlock:bell:' .. name
-    local listeners = QUICK('PUBSUB', 'NUMSUB', channel)[2]
-    if listeners > 0 then QUICK('PUBLISH', channel, listeners .. ' freed ' .. owner) end
+  local info = KEYS[1] .. ':info:' .. name
+  local news = false
+  local channel = 'leasehold:redlock:bell:' .. name
+  local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
+  if listeners > 0 then
+    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:%d+:1:')
+    news = listeners .. (announced and ' ended ' or ' freed ') .. owner
   end
+  QUICK('DEL', plain, info)
+  QUICK('ZREM', KEYS[2], name)
+  if news then QUICK('PUBLISH', channel, news) end
   answers[next] = 1
   next = next + 1
 end
@@ -308,14 +319,15 @@ local function raise(plain, a)
   if not holder or not isMine(holder, readers, owner) then return 0 end
   highest = math.max(highest, tonumber(token))
   if holder == SHARED then
-    call('HSET', info, owner, entry(token, whole(now), '1', value))
+    call('HSET', info, owner, entry(token, whole(now), '1', announce, value))
     ttl = call('PTTL', plain)
     call('PEXPIRE', info, whole(math.max(ttl, 1)))
   else
-    call('SET', info, entry(token, whole(now), '1', value) .. owner, 'PX', ttl)
+    call('SET', info, entry(token, whole(now), '1', announce, value) .. owner, 'PX', ttl)
   end
   call('ZADD', KEYS[2], whole(now + ttl), nameOf(plain))
   if announce == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
+  if holder ~= SHARED then ring(plain, 'taken ' .. owner) end
   return 1
 end
 
@@ -336,6 +348,7 @@ local function release(plain, a)
   local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
+  local _, _, _, _, announced = read(info, owner, holder == SHARED)
   if holder == SHARED then
     call('ZREM', readers, owner)
     call('HDEL', info, owner)
@@ -346,7 +359,7 @@ local function release(plain, a)
     call('DEL', plain, readers, info)
     call('ZREM', KEYS[2], nameOf(plain))
   end
-  if not quiet then ring(plain, 'freed ' .. owner) end
+  if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
   return 1
 end
 
@@ -380,9 +393,9 @@ local function renew(plain, a)
   end
   if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, since, older = read(info, owner, shared)
+    local known, since, older, _, announce = read(info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      local text = entry(known or token, since or whole(now), version, value)
+      local text = entry(known or token, since or whole(now), version, announce or '0', value)
       if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
       call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
       ring(plain, 'changed ' .. owner .. ' ' .. version)

@@ -12,8 +12,12 @@ while next <= size do
   local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 4]
   if ARGV[a + 3] == '1' or redis.pcall('GET', plain) ~= owner then break end
   local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
-  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
+  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
   QUICK('ZADD', KEYS[2], today + ARGV[a + 2], name)
+  -- Those who were about to ask need not.
+  local channel = 'leasehold:redlock:bell:' .. name
+  local listeners = QUICK('PUBSUB', 'NUMSUB', channel)[2]
+  if listeners > 0 then QUICK('PUBLISH', channel, listeners .. ' taken ' .. owner) end
   highest = math.max(highest, tonumber(token))
   answers[next] = 1
   next = next + 1

@@ -10,14 +10,15 @@ local function raise(plain, a)
   if not holder or not isMine(holder, readers, owner) then return 0 end
   highest = math.max(highest, tonumber(token))
   if holder == SHARED then
-    call('HSET', info, owner, entry(token, whole(now), '1', value))
+    call('HSET', info, owner, entry(token, whole(now), '1', announce, value))
     ttl = call('PTTL', plain)
     call('PEXPIRE', info, whole(math.max(ttl, 1)))
   else
-    call('SET', info, entry(token, whole(now), '1', value) .. owner, 'PX', ttl)
+    call('SET', info, entry(token, whole(now), '1', announce, value) .. owner, 'PX', ttl)
   end
   call('ZADD', KEYS[2], whole(now + ttl), nameOf(plain))
   if announce == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
+  if holder ~= SHARED then ring(plain, 'taken ' .. owner) end
   return 1
 end
 

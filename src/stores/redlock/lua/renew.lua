@@ -25,9 +25,9 @@ local function renew(plain, a)
   end
   if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, since, older = read(info, owner, shared)
+    local known, since, older, _, announce = read(info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      local text = entry(known or token, since or whole(now), version, value)
+      local text = entry(known or token, since or whole(now), version, announce or '0', value)
       if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
       call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
       ring(plain, 'changed ' .. owner .. ' ' .. version)

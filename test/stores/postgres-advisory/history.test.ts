@@ -1,0 +1,21 @@
+import { expect, test } from 'vitest'
+import { startPostgres } from '../../../scripts/servers/index.js'
+import { crowd, faultsOf } from './history.js'
+
+test('processes that contend and are killed leave a history of one holder at a time, with growing tokens', async () => {
+  await using server = await startPostgres()
+  const facts = { url: server.url, processes: 4, acquisitions: 60, names: 5, kills: 4, seed: 5 }
+  const { faults, grants, lost } = await crowd(facts)
+  expect(faults).toEqual([])
+  expect(lost).toBe(0)
+  expect(grants).toBeGreaterThanOrEqual(4 * 60)
+})
+
+test('the judge of histories finds two holders at a time, tokens that go back and tokens given twice', () => {
+  const turn = (name: string, token: bigint, from: bigint, to: bigint | undefined) => ({ name, token, from, to })
+  expect(faultsOf([turn('a', 1n, 0n, 5n), turn('a', 2n, 5n, 9n), turn('b', 3n, 1n, 2n)])).toEqual([])
+  expect(faultsOf([turn('a', 1n, 0n, 5n), turn('a', 2n, 4n, 9n)])).toHaveLength(1)
+  expect(faultsOf([turn('a', 1n, 0n, undefined), turn('a', 2n, 4n, 9n)])).toHaveLength(1)
+  expect(faultsOf([turn('a', 2n, 0n, 5n), turn('a', 1n, 6n, 9n)])).toHaveLength(1)
+  expect(faultsOf([turn('a', 1n, 0n, 5n), turn('b', 1n, 6n, 9n)])).toHaveLength(1)
+})

@@ -1,0 +1,324 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import {
+  type PostgresServer,
+  type Proxy,
+  startPostgres,
+  startProxy,
+  startStandby,
+} from '../../../scripts/servers/index.js'
+import { type Answer, createLocks, type Lock, type LockLostError, StoreUnavailableError } from '../../../src/index.js'
+import { ask, claim, Other, Place, sleep, until } from './place.js'
+
+let server: PostgresServer
+let place: Place
+
+beforeAll(async () => {
+  server = await startPostgres()
+})
+afterAll(() => server.stop())
+
+beforeEach(async () => {
+  place = new Place(await server.createDatabase())
+})
+afterEach(() => place.close())
+
+/** When it is told that it is lost, and why. */
+function lost(lock: Lock): Promise<string> {
+  const { signal } = lock
+  const why = (): string => (signal.reason as LockLostError).why
+  if (signal.aborted) return Promise.resolve(why())
+  return new Promise((resolve) => signal.addEventListener('abort', () => resolve(why())))
+}
+
+describe('a connection that ends', () => {
+  test('takes all its locks with it, at once, and no others', async () => {
+    const store = place.store()
+    const locks = createLocks(store)
+    const held = await Promise.all(['a', 'b', 'c'].map((name) => locks.acquire(name)))
+    const [pid] = await place.sessions()
+    // One more, on a session of its own: it was waited for.
+    const blocker = claim('elsewhere')
+    const other = place.store()
+    await ask(other, blocker)
+    const waiting = locks.acquire('elsewhere')
+    await until('it stands in the queue', async () => (await place.waiting()) === 1)
+    await other.release([blocker])
+    const apart = await waiting
+    const told = held.map(lost)
+    const since = performance.now()
+    await place.look('SELECT pg_terminate_backend($1)', [pid])
+    expect(await Promise.all(told)).toEqual(['session', 'session', 'session'])
+    // Nothing waits for a beat or a ttl (30 s).
+    expect(performance.now() - since).toBeLessThan(5_000)
+    expect(apart.isHeld).toBe(true)
+    expect(await held[0]?.release()).toBe(false)
+    const again = await locks.acquire('a')
+    expect(again.fencingToken).toBeGreaterThan(held[0]?.fencingToken as bigint)
+    expect(await apart.release()).toBe(true)
+  })
+
+  test('while the lock is asked for is made up for by another', async () => {
+    const locks = createLocks(place.store())
+    await (await locks.acquire('first')).release()
+    for (let round = 0; round < 5; round++) {
+      const [pid] = await place.sessions()
+      const [lock] = await Promise.all([
+        locks.tryAcquire(`asked:${round}`),
+        place.look('SELECT pg_terminate_backend($1)', [pid]),
+      ])
+      // Granted before or after: it is one or the other, and never a lock that is not there.
+      const [row] = await place.look('SELECT pid FROM pg_locks WHERE locktype = $1 AND granted', ['advisory'])
+      if (lock?.isHeld) expect(row).toBeDefined()
+      await lock?.release()
+    }
+  })
+
+  test('while waiting is made up for, and the wait goes on', async () => {
+    const [a, b] = [createLocks(place.store()), createLocks(place.store())]
+    const held = await a.acquire('waited')
+    const waiting = b.acquire('waited', { wait: '20s' })
+    const [row] = await until('it stands in the queue', async () => {
+      const rows = await place.look("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+      return rows.length > 0 && rows
+    })
+    await place.look('SELECT pg_terminate_backend($1)', [row?.['pid']])
+    await until('it stands in the queue again', async () => {
+      const rows = await place.look("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+      return rows.length > 0 && rows[0]?.['pid'] !== row?.['pid']
+    })
+    await held.release()
+    expect(await (await waiting).release()).toBe(true)
+  })
+})
+
+describe('a network that fails', () => {
+  let proxy: Proxy
+
+  beforeEach(async () => {
+    proxy = await startProxy(server.port)
+  })
+  afterEach(() => proxy.stop())
+
+  test('by cutting the connection: every lock on it is lost at once', async () => {
+    const locks = createLocks(new Place(proxy.through(place.url)).store())
+    const lock = await locks.acquire('cut')
+    const told = lost(lock)
+    proxy.cut()
+    expect(await told).toBe('session')
+    await until('the server has freed it', async () => (await place.held()) === 0)
+    expect(await (await locks.acquire('cut')).release()).toBe(true)
+  })
+
+  test('by silence: the holder gives up before the server lets anybody else in', async () => {
+    const through = createLocks(new Place(proxy.through(place.url)).store())
+    const direct = createLocks(place.store())
+    const lock = await through.acquire('silent', { ttl: '2s' })
+    const waiting = direct.acquire('silent', { wait: 'forever' })
+    await until('the next stands in the queue', async () => (await place.waiting()) === 1)
+    const { signal } = lock
+    proxy.blackhole()
+    const next = await waiting
+    expect(signal.aborted).toBe(true)
+    expect(lock.isHeld).toBe(false)
+    expect(next.fencingToken).toBeGreaterThan(lock.fencingToken)
+  })
+
+  test('for a moment: what is held stays held', async () => {
+    const locks = createLocks(new Place(proxy.through(place.url)).store())
+    const lock = await locks.acquire('stalled', { ttl: '6s' })
+    proxy.stall()
+    await sleep(2_500)
+    await proxy.heal()
+    await sleep(2_500)
+    expect(lock.isHeld).toBe(true)
+    expect(await lock.release()).toBe(true)
+  })
+})
+
+describe('a process that', () => {
+  test('freezes is freed within the ttl, and finds out when it wakes', async () => {
+    const other = new Other('hold', place.url, 'frozen', '2000')
+    await other.says('held')
+    const locks = createLocks(place.store())
+    const waiting = locks.acquire('frozen', { wait: 'forever' })
+    await until('the next stands in the queue', async () => (await place.waiting()) === 1)
+    const since = performance.now()
+    other.signal('SIGSTOP')
+    const next = await waiting
+    // The ttl counts from the last beat before the freeze. The rest is for a busy machine.
+    expect(performance.now() - since).toBeLessThan(2_000 + 1_500)
+    other.signal('SIGCONT')
+    await other.says('lost')
+    expect(next.isHeld).toBe(true)
+    await other.end()
+  })
+
+  test('is killed frees its locks without waiting for the ttl, and its place in the queue', async () => {
+    const holder = new Other('hold', place.url, 'killed')
+    await holder.says('held')
+    const waiter = new Other('wait', place.url, 'killed')
+    await until('the next stands in the queue', async () => (await place.waiting()) === 1)
+    await waiter.end()
+    await until('it has left the queue', async () => (await place.waiting()) === 0)
+    const locks = createLocks(place.store())
+    const waiting = locks.acquire('killed', { wait: 'forever' })
+    await until('somebody else stands there', async () => (await place.waiting()) === 1)
+    await holder.end()
+    expect(await (await waiting).release()).toBe(true)
+  })
+})
+
+describe('a server that', () => {
+  test('is restarted at once loses all locks, holders are told, and it goes on with larger tokens', async () => {
+    await using own = await startPostgres()
+    const here = new Place(own.url)
+    const [a, b] = [createLocks(here.store()), createLocks(here.store())]
+    const lock = await a.acquire('restarted')
+    const waiting = b.acquire('restarted', { wait: '30s' })
+    await until('the next stands in the queue', async () => (await here.waiting()) === 1)
+    const told = lost(lock)
+    await own.restart({ mode: 'immediate' })
+    expect(await told).toBe('session')
+    const next = await waiting
+    expect(next.fencingToken).toBeGreaterThan(lock.fencingToken)
+    expect(await next.release()).toBe(true)
+    await here.close()
+  })
+
+  test('fails over to a standby loses all locks, holders are told, and tokens go on growing', async () => {
+    await using primary = await startPostgres()
+    await using standby = await startStandby(primary, { synchronous: true })
+    await using proxy = await startProxy(primary.port)
+    const here = new Place(proxy.through(primary.url))
+    const store = here.store()
+    const locks = createLocks(store)
+    const lock = await locks.acquire('failed over')
+    const told = lost(lock)
+    await primary.kill()
+    expect(await told).toBe('session')
+    await standby.promote()
+    const there = new Place(standby.url)
+    const next = await createLocks(there.store()).acquire('failed over')
+    expect(next.fencingToken).toBeGreaterThan(lock.fencingToken)
+    await there.close()
+    await here.close()
+  })
+
+  test('is a standby is refused: its locks would exclude nobody on the primary', async () => {
+    await using primary = await startPostgres()
+    await using standby = await startStandby(primary)
+    const here = new Place(standby.url)
+    const error = await createLocks(here.store())
+      .tryAcquire('standby')
+      .catch((caught: unknown) => caught)
+    expect(error).toBeInstanceOf(StoreUnavailableError)
+    expect((error as Error).message).toContain('standby')
+    await here.close()
+  })
+
+  test('has no room for another lock says so, and what is held stays held and can be released', async () => {
+    await using own = await startPostgres({ settings: { max_locks_per_transaction: 10, max_connections: 10 } })
+    const here = new Place(own.url)
+    const store = here.store()
+    const claims = Array.from({ length: 8_000 }, (_, i) => claim(`full:${i}`))
+    const answers: Answer[] = []
+    for (let at = 0; at < claims.length; at += 200) {
+      answers.push(...(await store.acquire(claims.slice(at, at + 200))))
+      if (answers.some((answer) => answer.granted === 'unknown')) break
+    }
+    const failed = answers.find((answer) => answer.granted === 'unknown') as { error: Error } | undefined
+    expect(failed?.error.message).toContain('max_locks_per_transaction')
+    const held = claims.filter((_, i) => answers[i]?.granted === true)
+    expect(held.length).toBeGreaterThan(100)
+    const released = await store.release(held)
+    expect(released.every(({ outcome }) => outcome === 'released')).toBe(true)
+    expect(await here.held()).toBe(0)
+    await here.close()
+  })
+
+  test('takes no more connections: who cannot open a session to wait on asks again, and is served', async () => {
+    await using own = await startPostgres({ settings: { max_connections: 12, superuser_reserved_connections: 1 } })
+    const here = new Place(own.url)
+    const [a, b] = [createLocks(here.store()), createLocks(here.store())]
+    const held = await a.acquire('crowded')
+    await (await b.acquire('warm')).release()
+    await here.look('CREATE ROLE crowd LOGIN')
+    const crowd = here.pool({
+      max: 50,
+      user: 'crowd',
+      connectionString: undefined,
+      host: '127.0.0.1',
+      port: own.port,
+      database: 'postgres',
+    })
+    const taken = []
+    for (;;) {
+      const client = await crowd.connect().catch(() => undefined)
+      if (!client) break
+      taken.push(client)
+    }
+    const waiting = b.acquire('crowded', { wait: '20s' })
+    await sleep(200)
+    await held.release()
+    expect(await (await waiting).release()).toBe(true)
+    for (const client of taken) client.release()
+    await here.close()
+  })
+})
+
+describe('settings of a role or a pool', () => {
+  test('that would cut a wait short, hide it or make the session read only do not apply to ours', async () => {
+    const role = `strict_${Date.now()}`
+    await place.look(`CREATE ROLE ${role} LOGIN SUPERUSER`)
+    for (const setting of [
+      "statement_timeout = '50ms'",
+      "lock_timeout = '20ms'",
+      "idle_session_timeout = '300ms'",
+      "idle_in_transaction_session_timeout = '50ms'",
+      "default_transaction_isolation = 'serializable'",
+      'default_transaction_read_only = on',
+      "search_path = 'nowhere'",
+    ]) {
+      await place.look(`ALTER ROLE ${role} SET ${setting}`)
+    }
+    const pool = {
+      connectionString: place.url.replace('postgres@', `${role}@`),
+      query_timeout: 40,
+      statement_timeout: 30,
+    }
+    const [a, b] = [createLocks(place.store({}, pool)), createLocks(place.store({}, pool))]
+    const held = await a.acquire('strict')
+    const waiting = b.acquire('strict', { wait: '10s' })
+    await sleep(700)
+    expect(held.isHeld).toBe(true)
+    await held.release()
+    const next = await waiting
+    expect(next.fencingToken).toBeGreaterThan(held.fencingToken)
+    await sleep(500)
+    expect(await next.release()).toBe(true)
+  })
+
+  for (const level of ['repeatable read', 'serializable']) {
+    test(`default_transaction_isolation = ${level} changes nothing`, async () => {
+      const options = `-c default_transaction_isolation=${level.replace(' ', '\\ ')}`
+      const stores = Array.from({ length: 4 }, () => createLocks(place.store({}, { options })))
+      let inside = 0
+      let most = 0
+      let last = 0n
+      await Promise.all(
+        stores.flatMap((locks) =>
+          Array.from({ length: 5 }, () =>
+            locks.withLock('level', async (lock) => {
+              most = Math.max(most, ++inside)
+              expect(lock.fencingToken).toBeGreaterThan(last)
+              last = lock.fencingToken
+              await sleep(2)
+              inside--
+            }),
+          ),
+        ),
+      )
+      expect(most).toBe(1)
+    })
+  }
+})

@@ -1,0 +1,168 @@
+import pg from 'pg'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { createLocks, type Store, UnsupportedError } from '../../../src/index.js'
+import { ask, claim, Place, reader, until } from './place.js'
+
+let server: PostgresServer
+let place: Place
+
+beforeAll(async () => {
+  server = await startPostgres()
+})
+afterAll(() => server.stop())
+
+beforeEach(async () => {
+  place = new Place(await server.createDatabase())
+})
+afterEach(() => place.close())
+
+describe('fencing tokens', () => {
+  test('grow with every grant of a name, whether it was tried, waited for, or batched with others', async () => {
+    const stores = Array.from({ length: 4 }, () => place.store())
+    const names = ['x', 'y', 'z']
+    const last = new Map<string, bigint>()
+    const over = performance.now() + 1_500
+    let grants = 0
+    const note = (name: string, token: bigint): void => {
+      expect(token).toBeGreaterThan(last.get(name) ?? 0n)
+      last.set(name, token)
+      grants++
+    }
+    const wait = async (store: Store, name: string): Promise<void> => {
+      const wanted = claim(name, { blockMs: 2_000 })
+      const answer = await ask(store, wanted)
+      if (answer.granted !== true) return
+      note(name, answer.token)
+      await store.release([wanted])
+    }
+    const batch = async (store: Store): Promise<void> => {
+      const wanted = names.map((name) => claim(name))
+      const answers = await store.acquire(wanted)
+      const held = wanted.filter((_, i) => answers[i]?.granted === true)
+      for (const [i, answer] of answers.entries()) if (answer.granted === true) note(names[i] as string, answer.token)
+      await store.release(held)
+    }
+    const work = async (store: Store, worker: number): Promise<void> => {
+      while (performance.now() < over) {
+        if (worker % 2) await batch(store)
+        else await wait(store, names[grants % 3] as string)
+      }
+    }
+    await Promise.all([...stores, ...stores].map(work))
+    expect(grants).toBeGreaterThan(50)
+  })
+
+  test('readers in between get theirs from the same row', async () => {
+    const store = place.store()
+    const tokens: bigint[] = []
+    for (const wanted of [claim('mixed'), reader('mixed'), reader('mixed'), claim('mixed')]) {
+      const answer = await ask(store, wanted)
+      if (answer.granted !== true) throw new Error('it was free')
+      tokens.push(answer.token)
+      await store.release([wanted])
+    }
+    expect([...tokens].sort((a, b) => Number(a - b))).toEqual(tokens)
+    expect(new Set(tokens).size).toBe(4)
+  })
+
+  test('never repeat, although the server was killed again and again and lost what it had not written yet', async () => {
+    await using own = await startPostgres()
+    const here = new Place(own.url)
+    const locks = createLocks(here.store(), { wait: '20s' })
+    let last = 0n
+    for (let round = 0; round < 4; round++) {
+      for (let i = 0; i < 40; i++) {
+        const lock = await locks.acquire('killed')
+        expect(lock.fencingToken).toBeGreaterThan(last)
+        last = lock.fencingToken
+        await lock.release()
+      }
+      await own.kill()
+      await own.restart()
+    }
+    await locks.close()
+    await here.close()
+  })
+
+  test('go on growing after the sequence itself was set back', async () => {
+    const before = await createLocks(place.store()).acquire('set back')
+    await before.release()
+    await place.look("SELECT setval('leasehold_advisory_token', 1)")
+    const after = await createLocks(place.store()).acquire('set back')
+    expect(after.fencingToken).toBeGreaterThan(before.fencingToken)
+  })
+
+  test('a raise never goes down, whoever draws tokens meanwhile', async () => {
+    const store = place.store()
+    await ask(store, claim('first'))
+    // As far ahead as if a clock had been wrong.
+    const [row] = await place.look("SELECT setval('leasehold_advisory_token', 9000000000000000)::text AS at")
+    const stores = Array.from({ length: 5 }, () => place.store())
+    const answers = await Promise.all(stores.map((each, i) => ask(each, claim(`ahead:${i}`))))
+    for (const answer of answers) {
+      expect(answer.granted === true && answer.token).toBeGreaterThan(BigInt(row?.['at'] as string))
+    }
+    const tokens = answers.map((answer) => answer.granted === true && answer.token)
+    expect(new Set(tokens).size).toBe(5)
+  })
+})
+
+describe('the sequence', () => {
+  test('is created once by many who start at the same moment', async () => {
+    const stores = Array.from({ length: 12 }, () => place.store())
+    const answers = await Promise.all(stores.map((store, i) => ask(store, claim(`start:${i}`))))
+    const tokens = answers.map((answer) => (answer.granted === true ? answer.token : 0n))
+    expect(tokens).not.toContain(0n)
+    expect(new Set(tokens).size).toBe(12)
+  })
+
+  test('if this role may not create it, the error says what to run, and that helps', async () => {
+    const role = `limited_${Date.now()}`
+    await place.look(`CREATE ROLE ${role} LOGIN`)
+    await place.look('REVOKE CREATE ON SCHEMA public FROM PUBLIC')
+    const limited = place.store({}, { connectionString: undefined, ...partsOf(place.url), user: role })
+    const answer = await ask(limited, claim('limited'))
+    const { message } = (answer as { error: Error }).error
+    expect(message).toContain('CREATE SEQUENCE IF NOT EXISTS "public"."leasehold_advisory_token"')
+    const advice = /Let its owner run: (.*)$/s.exec(message)?.[1]?.replace('<role>', role) as string
+    await place.look(advice)
+    expect((await ask(limited, claim('limited'))).granted).toBe(true)
+  })
+
+  test('may live in any schema', async () => {
+    await place.look('CREATE SCHEMA "odd \'\'name"""')
+    const store = place.store({ schema: "odd ''name\"" })
+    expect((await ask(store, claim('anywhere'))).granted).toBe(true)
+    const rows = await place.look("SELECT schemaname FROM pg_sequences WHERE sequencename = 'leasehold_advisory_token'")
+    expect(rows).toEqual([{ schemaname: "odd ''name\"" }])
+  })
+
+  test('one that hands out numbers in advance is refused, with what to run', async () => {
+    await place.look('CREATE SEQUENCE leasehold_advisory_token CACHE 10')
+    const store = place.store()
+    const answer = await ask(store, claim('cached'))
+    const { error } = answer as unknown as { error: Error }
+    expect(error).toBeInstanceOf(UnsupportedError)
+    await place.look(/(ALTER SEQUENCE .*)$/.exec(error.message)?.[1] as string)
+    expect((await ask(store, claim('cached'))).granted).toBe(true)
+  })
+
+  test('one that was dropped meanwhile is made anew', async () => {
+    const store = place.store()
+    const wanted = claim('dropped')
+    const first = await ask(store, wanted)
+    await store.release([wanted])
+    await place.look('DROP SEQUENCE leasehold_advisory_token')
+    const second = await until('it works again', async () => {
+      const answer = await ask(store, wanted)
+      return answer.granted === true && answer
+    })
+    expect(second.token).toBeGreaterThan(first.granted === true ? first.token : 0n)
+  })
+})
+
+function partsOf(url: string): pg.PoolConfig {
+  const { hostname, port, pathname } = new URL(url)
+  return { host: hostname, port: Number(port), database: pathname.slice(1) }
+}

@@ -1,0 +1,223 @@
+/** A cluster of three masters with a replica each: slots, fail-overs, migrations. */
+import type { EventEmitter } from 'node:events'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { type RedisCluster, type RedisServer, startRedisCluster } from '../../../scripts/servers/index.js'
+import { createLocks, InvalidOptionError, StoreUnavailableError } from '../../../src/index.js'
+import { ALL, type Claim, type Store } from '../../../src/store.js'
+import { redis } from '../../../src/stores/redis/index.js'
+import { slotOf } from '../../../src/stores/redis/slots.js'
+import { clusterOf, type Connection, eventually } from './places.js'
+
+let cluster: RedisCluster
+beforeAll(async () => {
+  cluster = await startRedisCluster()
+})
+afterAll(() => cluster.stop())
+
+const cleanups: (() => unknown)[] = []
+afterEach(async () => {
+  for (const clean of cleanups.splice(0).reverse()) await clean()
+  await cluster.settled()
+})
+
+function on<C extends Connection>(connection: C): { client: C['client']; store: Store } {
+  cleanups.push(connection.end)
+  const store = redis(connection.client)
+  cleanups.push(() => store.close())
+  return { client: connection.client, store }
+}
+
+let counter = 0
+const run = Math.random().toString(36).slice(2)
+function claim(key: string, over: Partial<Claim> = {}): Claim {
+  return { key, owner: `test/${++counter}`, weight: ALL, capacity: ALL, ttlMs: 30_000, ...over }
+}
+
+const clients = {
+  'ioredis 6': async () => clusterOf.ioredis6(cluster),
+  'ioredis 5': async () => clusterOf.ioredis5(cluster),
+  'node-redis': async () => clusterOf.nodeRedis(cluster),
+}
+
+/** The replica of the master of a slot takes over, in the orderly way or by force. */
+async function failOver(slot: number, how: string[] = []): Promise<RedisServer> {
+  const master = await cluster.masterOf(slot)
+  const masterId = String(await master.command('CLUSTER', 'MYID'))
+  for (const node of cluster.nodes) {
+    const nodes = String(await node.command('CLUSTER', 'NODES'))
+    const myself = nodes.split('\n').find((line) => line.includes('myself')) ?? ''
+    if (!myself.includes(masterId) || !myself.includes('slave')) continue
+    await node.command('CLUSTER', 'FAILOVER', ...how)
+    await expect.poll(async () => (await cluster.masterOf(slot)).port, { timeout: 10_000 }).toBe(node.port)
+    return node
+  }
+  throw new Error(`the master of slot ${slot} has no replica`)
+}
+
+/** Moves a slot with all its keys, step by step, and does something while it is on the way. */
+async function migrate(slot: number, meanwhile: () => Promise<unknown>): Promise<void> {
+  const from = await cluster.masterOf(slot)
+  const masters = await Promise.all([0, 6_000, 12_000].map((each) => cluster.masterOf(each)))
+  const to = masters.find((node) => node.port !== from.port) as RedisServer
+  const [fromId, toId] = [String(await from.command('CLUSTER', 'MYID')), String(await to.command('CLUSTER', 'MYID'))]
+  await to.command('CLUSTER', 'SETSLOT', String(slot), 'IMPORTING', fromId)
+  await from.command('CLUSTER', 'SETSLOT', String(slot), 'MIGRATING', toId)
+  await meanwhile()
+  for (;;) {
+    const keys = (await from.command('CLUSTER', 'GETKEYSINSLOT', String(slot), '10')) as string[]
+    if (keys.length === 0) break
+    await from.command('MIGRATE', '127.0.0.1', String(to.port), '', '0', '5000', 'KEYS', ...keys)
+    await meanwhile()
+  }
+  for (const node of [to, from, ...masters]) await node.command('CLUSTER', 'SETSLOT', String(slot), 'NODE', toId)
+  await expect.poll(async () => (await cluster.masterOf(slot)).port).toBe(to.port)
+}
+
+describe.each(Object.entries(clients))('%s', (_name, connect) => {
+  test('names of any slot, tagged and with stray braces, are locked, awaited and handed over', async () => {
+    const [{ store: a }, { store: b }] = [on(await connect()), on(await connect())]
+    for (const odd of ['plain', '{tag}', 'a{b}c', 'a}b', 'a{b', 'a{}b', '}{', '{}{x}', '{a}{b}']) {
+      const key = `lock:${run}${odd}${++counter}`
+      const held = claim(key)
+      expect(await a.acquire([held])).toMatchObject([{ granted: true }])
+      const heard: unknown[] = []
+      const watch = b.watch?.(key, (event) => heard.push(event))
+      expect(await watch?.ready).toBe(true)
+      const waiting = claim(key, { placeMs: 30_000, weight: 1 })
+      expect(await b.acquire([waiting])).toMatchObject([{ granted: false, ahead: 0, blocker: { owner: held.owner } }])
+      expect(await a.release([held])).toEqual([{ outcome: 'released' }])
+      await expect.poll(() => heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+      expect(await b.release([waiting])).toEqual([{ outcome: 'released' }])
+      watch?.close()
+    }
+  })
+
+  test('holders are listed over all masters, foreign ones among them', async () => {
+    const { store, client } = on(await connect())
+    const base = `${run}:list${++counter}:`
+    const names = Array.from({ length: 40 }, (_, i) => `lock:${base}${i}`)
+    for (const name of names) expect(await store.acquire([claim(name)])).toMatchObject([{ granted: true }])
+    const foreign = `lock:${base}foreign`
+    await (client as unknown as { set(key: string, value: string): Promise<unknown> }).set(foreign, 'somebody')
+    const views = (await store.holders?.(`lock:${base}`)) ?? []
+    expect(views.map(({ key }) => key).sort()).toEqual([...names, foreign].sort())
+    expect(views.filter(({ foreign: stranger }) => stranger).map(({ key }) => key)).toEqual([foreign])
+  })
+
+  test('CLUSTER FAILOVER in the middle: what is held stays held, who waits is served, tokens grow', async () => {
+    const [{ store: a }, { store: b }] = [on(await connect()), on(await connect())]
+    const [locks, others] = [createLocks(a), createLocks(b)]
+    const name = `${run}:failover:${++counter}`
+    const slot = slotOf(`lock:${name}`)
+    const lock = await locks.acquire(name, { ttl: '20s' })
+    const waiting = others.acquire(name, { wait: '25s' })
+    await expect.poll(async () => (await locks.waiters(name)).length).toBe(1)
+    await failOver(slot)
+    await eventually(() => lock.extend('20s'))
+    expect(lock.isHeld).toBe(true)
+    expect(await lock.release()).toBe(true)
+    const heir = await waiting
+    expect(heir.fencingToken).toBeGreaterThan(lock.fencingToken)
+    await heir.release()
+    await locks.close()
+    await others.close()
+  })
+
+  test('a slot that moves to another master takes its locks, its line and its listeners with it', async () => {
+    const [{ store: a }, { store: b }] = [on(await connect()), on(await connect())]
+    const key = `lock:${run}:moving:${++counter}`
+    const held = claim(key)
+    const [granted] = await a.acquire([held])
+    const waiting = claim(key, { placeMs: 60_000 })
+    const heard: unknown[] = []
+    const watch = b.watch?.(key, (event) => heard.push(event))
+    expect(await watch?.ready).toBe(true)
+    expect(await b.acquire([waiting])).toMatchObject([{ granted: false }])
+    await migrate(slotOf(key), async () => {
+      // While the keys of a slot are in two places nothing about them can be decided. It must not be decided wrongly.
+      const [answer] = await Promise.resolve(b.acquire([claim(key)])).catch(() => [])
+      expect(answer?.granted).not.toBe(true)
+    })
+    expect(await eventually(() => a.renew([{ ...held, ttlMs: 30_000 }]))).toMatchObject([{ outcome: 'ours' }])
+    await expect.poll(() => watch?.live(), { timeout: 10_000 }).toBe(true)
+    heard.length = 0
+    expect(await a.release([held])).toEqual([{ outcome: 'released' }])
+    await expect.poll(() => heard, { timeout: 5_000 }).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+    const [again] = await b.acquire([waiting])
+    expect(again).toMatchObject({ granted: true })
+    if (granted?.granted === true && again?.granted === true) expect(again.token).toBeGreaterThan(granted.token)
+    watch?.close()
+  })
+})
+
+test('a master that dies takes its last grant with it at worst: the holder is told when the replica takes over', async () => {
+  const { store } = on(clusterOf.ioredis6(cluster))
+  const locks = createLocks(store)
+  const name = `${run}:dies:${++counter}`
+  const slot = slotOf(`lock:${name}`)
+  const lock = await locks.acquire(name, { ttl: '60s' })
+  const master = await cluster.masterOf(slot)
+  const lost = new Promise((resolve) => lock.signal.addEventListener('abort', resolve))
+  // The replica has it, and is made to forget it: as if the master had died before it was replicated.
+  await master.kill()
+  await expect.poll(async () => (await cluster.masterOf(slot)).port, { timeout: 15_000 }).not.toBe(master.port)
+  const heir = await cluster.masterOf(slot)
+  const { client } = on(clusterOf.ioredis6(cluster))
+  await eventually(() => client.del(`lock:${name}`))
+  await eventually(() => store.inspect?.(`lock:${name}`))
+  expect(heir.port).not.toBe(master.port)
+  await lost
+  expect(lock.signal.reason).toMatchObject({ why: 'gone' })
+  await locks.close()
+  await master.restart()
+})
+
+test('a cluster that is down is unavailable, and says so', async () => {
+  const small = await startRedisCluster({ masters: 3, replicasPerMaster: 0, nodeTimeoutMs: 500 })
+  cleanups.push(() => small.stop())
+  const { store } = on(clusterOf.ioredis6(small, { retryDelayOnClusterDown: 10, maxRedirections: 2 }))
+  const key = 'lock:a'
+  expect(await store.acquire([claim(key)])).toMatchObject([{ granted: true }])
+  const gone = small.masters.find((master) => master !== undefined && master.port) as RedisServer
+  const others = small.masters.filter((master) => master !== gone)
+  await gone.kill()
+  await expect
+    .poll(async () => String(await (others[0] as RedisServer).command('CLUSTER', 'INFO')), { timeout: 10_000 })
+    .toContain('cluster_state:fail')
+  let said = ''
+  await expect
+    .poll(
+      async () => {
+        const error = await Promise.resolve(store.acquire([claim('lock:b')])).catch((reason: unknown) => reason)
+        expect(error).toBeInstanceOf(StoreUnavailableError)
+        said = (error as Error).message
+        return said
+      },
+      { timeout: 10_000 },
+    )
+    .toMatch(/CLUSTERDOWN|cluster is down|unavailable/)
+})
+
+test('a prefix with half a hash tag is refused on a cluster, a whole one is fine', async () => {
+  const connection = clusterOf.ioredis6(cluster)
+  cleanups.push(connection.end)
+  expect(() => redis(connection.client, { prefix: 'a{b:' })).toThrow(InvalidOptionError)
+  const store = redis(connection.client, { prefix: '{app}:' })
+  cleanups.push(() => store.close())
+  const claims = ['lock:1', 'lock:2', 'lock:3'].map((key) => claim(`${key}:${run}`))
+  expect(new Set(claims.map(({ key }) => store.partition?.(key))).size).toBe(1)
+  const answers = await store.acquire(claims, { atomic: true })
+  expect(answers.map(({ granted }) => granted)).toEqual([true, true, true])
+})
+
+test('a client that knows nothing of the cluster is told what is wrong', async () => {
+  const { Redis } = await import('ioredis')
+  const client = new Redis((cluster.masters[0] as RedisServer).url)
+  ;(client as EventEmitter).on('error', () => {})
+  const { store } = on({ client, end: () => client.disconnect() })
+  const keys = Array.from({ length: 20 }, (_, i) => claim(`lock:${run}:lost:${i}`))
+  const outcomes = await Promise.all(keys.map(async (one) => Promise.resolve(store.acquire([one])).catch((error: unknown) => error)))
+  const errors = outcomes.filter((outcome) => outcome instanceof Error)
+  expect(errors.length).toBeGreaterThan(0)
+  for (const error of errors) expect(String(error)).toMatch(/is a cluster, and the client is not a cluster client/)
+})

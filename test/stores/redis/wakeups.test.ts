@@ -1,0 +1,147 @@
+/** The connection that listens: opened when somebody waits, shared, mended, and closed again. */
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { createLocks } from '../../../src/index.js'
+import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
+import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
+import { type Connection, ioredis, nodeRedis } from './places.js'
+
+let server: RedisServer
+beforeAll(async () => {
+  server = await startRedis()
+})
+afterAll(() => server.stop())
+
+const cleanups: (() => unknown)[] = []
+afterEach(async () => {
+  for (const clean of cleanups.splice(0).reverse()) await clean()
+  await server.command('FLUSHALL')
+})
+
+function on(connection: Connection, options?: RedisStoreOptions): Store {
+  cleanups.push(connection.end)
+  const store = redis(connection.client, options)
+  cleanups.push(() => store.close())
+  return store
+}
+
+let counter = 0
+function claim(key: string, over: Partial<Claim> = {}): Claim {
+  return { key, owner: `test/${++counter}`, weight: ALL, capacity: ALL, ttlMs: 30_000, ...over }
+}
+
+/** How many connections there are besides the one that asks. */
+async function connections(): Promise<number> {
+  return String(await server.command('CLIENT', 'LIST')).trim().split('\n').length - 1
+}
+
+const clients = {
+  'ioredis 6': async () => ioredis[6](server.url),
+  'ioredis 5': async () => ioredis[5](server.url),
+  'node-redis': async () => nodeRedis(server.url),
+}
+
+describe.each(Object.entries(clients))('%s', (_name, connect) => {
+  test('one more connection, only once somebody waits, for all names together', async () => {
+    const store = on(await connect())
+    const locks = createLocks(store)
+    const held = await Promise.all(['a', 'b', 'c'].map((name) => locks.acquire(name)))
+    expect(await connections()).toBe(1)
+    const other = createLocks(store)
+    const waiting = ['a', 'b', 'c', 'a'].map((name) => other.acquire(name, { wait: '20s' }))
+    await expect.poll(async () => (await locks.waiters('c')).length).toBe(1)
+    expect(await connections()).toBe(2)
+    await Promise.all(held.map((lock) => lock.release()))
+    const [a] = await Promise.all(waiting.slice(0, 3))
+    await a?.release()
+    await waiting[3]
+    await other.releaseAll()
+    await other.close()
+    await store.close()
+    await expect.poll(connections).toBe(1)
+  })
+
+  test('a waiter whose listening connection is killed hears again, and is told to look at what it may have missed', async () => {
+    const store = on(await connect())
+    const heard: StoreEvent[] = []
+    const watch = store.watch?.('lock:a', (event) => heard.push(event))
+    expect(await watch?.ready).toBe(true)
+    expect(await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub')).toBe(1)
+    await expect.poll(() => watch?.live(), { interval: 1 }).toBe(false)
+    await expect.poll(() => watch?.live()).toBe(true)
+    expect(heard).toEqual([{ type: 'freed' }])
+    const held = claim('lock:a')
+    await store.acquire([held])
+    const waiting = claim('lock:a', { placeMs: 10_000 })
+    await store.acquire([waiting])
+    await store.release([held])
+    await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner, ttlMs: 10_000 })
+  })
+
+  test('nobody is told anything that nobody can need', async () => {
+    const store = on(await connect())
+    const heard: StoreEvent[] = []
+    const watch = store.watch?.('lock:a', (event) => heard.push(event))
+    await watch?.ready
+    for (let i = 0; i < 3; i++) {
+      const held = claim('lock:a', { value: '{}' })
+      await store.acquire([held])
+      await store.renew([{ key: held.key, owner: held.owner, ttlMs: 30_000 }])
+      await store.release([held])
+    }
+    const announced = claim('lock:a', { announce: true })
+    await store.acquire([announced])
+    await expect.poll(() => heard.length).toBe(1)
+    expect(heard).toEqual([{ type: 'changed' }])
+  })
+
+  test('a server that says nothing does not keep anybody waiting for its subscription', async () => {
+    const store = on(await connect(), { timeout: 200 })
+    await store.acquire([claim('lock:warm')])
+    await server.freeze()
+    cleanups.push(() => server.thaw())
+    const watch = store.watch?.('lock:a', () => {})
+    expect(await watch?.ready).toBe(false)
+    expect(watch?.live()).toBe(false)
+    await server.thaw()
+    await expect.poll(() => watch?.live(), { timeout: 5_000 }).toBe(true)
+  })
+})
+
+test('a forced release tells the holder at once while it listens, and with alwaysListen in any case', async () => {
+  const holder = createLocks(on(ioredis[6](server.url), { alwaysListen: true }))
+  const other = createLocks(on(ioredis[6](server.url)))
+  const lock = await holder.acquire('job', { ttl: '60s' })
+  const lost = new Promise((resolve) => lock.signal.addEventListener('abort', resolve))
+  await expect.poll(() => server.command('PUBSUB', 'NUMSUB', 'leasehold:revoked')).toEqual(['leasehold:revoked', 1])
+  const forcedAt = performance.now()
+  expect(await other.forceRelease('job')).toMatchObject([{ holder: lock.holder }])
+  await lost
+  // The next heartbeat would have been due after 20 s.
+  expect(performance.now() - forcedAt).toBeLessThan(5_000)
+})
+
+test('the connection that listens does not keep a process alive', async () => {
+  const source = `
+    import { Redis } from 'ioredis'
+    import { createClient } from 'redis'
+    import { redis } from './src/stores/redis/index.ts'
+    const url = ${JSON.stringify(server.url)}
+    const one = new Redis(url)
+    const other = await createClient({ url }).connect()
+    for (const client of [one, other]) {
+      const watch = redis(client).watch('lock:a', () => {})
+      if (!(await watch.ready)) throw new Error('it does not listen')
+    }
+    one.disconnect()
+    other.destroy()
+    console.log('done')`
+  const { stdout } = await promisify(execFile)(
+    process.execPath,
+    ['--import', 'tsx', '--input-type=module', '--eval', source],
+    { timeout: 20_000 },
+  )
+  expect(stdout.trim()).toBe('done')
+})
