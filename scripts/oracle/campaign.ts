@@ -34,7 +34,8 @@ export interface CampaignResult extends Verdict {
   breaks: number
 }
 
-const SOURCE = fileURLToPath(new URL('../../src', import.meta.url))
+/** src/ as it is. */
+export const SOURCE: string = fileURLToPath(new URL('../../src', import.meta.url))
 const WORKER = fileURLToPath(new URL('worker.ts', import.meta.url))
 const TTL_MS = 1_000
 

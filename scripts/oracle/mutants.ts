@@ -18,9 +18,11 @@ const sqlite: readonly Mutant[] = [
   {
     store: 'sqlite',
     name: 'release without an owner check',
-    file: 'stores/sqlite/statements.ts',
-    find: "endHolder: 'DELETE FROM holders WHERE key = ?1 AND owner = ?2 RETURNING announce'",
-    replace: "endHolder: 'DELETE FROM holders WHERE key = ?1 AND ?2 = ?2 RETURNING announce'",
+    file: 'stores/sqlite/books.ts',
+    find: `const holder = seen.holding > 0 ? this.#find(key, owner) : undefined
+    if (holder) this.#sql.endHolder.run(key, owner)`,
+    replace: `const holder = seen.holding > 0 ? { announce: 0 } : undefined
+    if (holder) this.#sql.endHolders.all(key)`,
     campaign: 'freeze',
   },
   {
@@ -36,17 +38,17 @@ const sqlite: readonly Mutant[] = [
     store: 'sqlite',
     name: 'renewal creates',
     file: 'stores/sqlite/books.ts',
-    find: 'if (!row) return GONE',
+    find: 'if (Number(changes) === 0) return GONE',
     replace:
-      'if (!row) { this.#sql.endHolders.all(key); this.#grant(key, { owner, weight: 2 ** 31 - 1, capacity: 2 ** 31 - 1, announce: false }, ttlMs) }',
+      'if (Number(changes) === 0) { this.#look(key); this.#sql.endHolders.all(key); this.#grant(key, { owner, weight: 2 ** 31 - 1, capacity: 2 ** 31 - 1 }, ttlMs) }',
     campaign: 'break',
   },
   {
     store: 'sqlite',
     name: 'the fence is stored with the lock',
     file: 'stores/sqlite/books.ts',
-    find: 'this.lastToken = Math.max(this.lastToken + 1, this.#wallMicros())',
-    replace: 'this.lastToken = 1',
+    find: 'const token = Math.max((this.lastToken as number) + 1, this.#facts.wallMicros())',
+    replace: 'const token = 1',
     campaign: 'plain',
   },
 ]
@@ -88,6 +90,44 @@ const redis: readonly Mutant[] = [
   },
 ]
 
+const SQL = 'stores/postgres/sql/embedded.ts'
+const postgres: readonly Mutant[] = [
+  {
+    store: 'postgres',
+    name: 'release without an owner check',
+    file: SQL,
+    find: 'where key = p_key and owner = p_owner and expires_at > v_now',
+    replace: 'where key = p_key and owner is not null and not waiting and expires_at > v_now',
+    campaign: 'freeze',
+  },
+  {
+    store: 'postgres',
+    name: 'a lock is one of one, beside readers that are one of all',
+    file: SQL,
+    find: 'exit when v_held + v_head.weight > v_head.capacity;',
+    replace:
+      'exit when (case when v_held >= 2147483647 then 1 else v_held end) + (case when v_head.weight = v_head.capacity then 1 else v_head.weight end) > (case when v_head.weight = v_head.capacity then 1 else v_head.capacity end);',
+    campaign: 'shared',
+  },
+  {
+    store: 'postgres',
+    name: 'renewal creates',
+    file: SQL,
+    find: 'where key = p_key and owner = p_owner and not waiting and expires_at > clock_timestamp();',
+    replace:
+      "where key = p_key and owner = p_owner and not waiting; if not found then update {schema}.leasehold_leases set owner = p_owner, expires_at = clock_timestamp() + p_ttl_ms * interval '1 millisecond' where key = p_key and not waiting; end if;",
+    campaign: 'break',
+  },
+  {
+    store: 'postgres',
+    name: 'the fence is stored with the lock',
+    file: SQL,
+    find: 'return greatest(p_last + 1, (date_part',
+    replace: 'return least(1, (date_part',
+    campaign: 'plain',
+  },
+]
+
 /** Mistakes that every store would show. */
 const core: readonly Mutant[] = [
   {
@@ -100,4 +140,4 @@ const core: readonly Mutant[] = [
   },
 ]
 
-export const MUTANTS: readonly Mutant[] = [...sqlite, ...redis, ...core]
+export const MUTANTS: readonly Mutant[] = [...sqlite, ...redis, ...postgres, ...core]

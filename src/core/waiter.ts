@@ -116,7 +116,8 @@ export class Waiter extends Timed {
   override due(): void {
     const { name, kind } = this.ask
     const { waitedMs } = this
-    if (this.#failure || (this.#inFlight && !this.#refusal)) {
+    // A question that the server keeps open is no silence.
+    if (this.#failure || (this.#inFlight && !this.#refusal && !this.#engine.store.blocks)) {
       const reason = this.#failure?.message ?? `${this.#engine.store.name} did not answer in time`
       const cause = this.#failure
       this.fail(
@@ -190,7 +191,7 @@ export class Waiter extends Timed {
       this.#failure = undefined
       this.#failures = 0
       this.#contactAt = sentAt
-      this.#mayHold = this.#engine.store.features.line
+      this.#mayHold = this.#engine.store.features.line || this.#engine.store.blocks === true
       if (this.ask.onRefusal?.(answer)) this.fail(new WaitEnded())
     }
     return this.#done
@@ -224,6 +225,9 @@ export class Waiter extends Timed {
     const { store, world } = this.#engine
     if (answer.granted !== false) return this.#backoff(this.#failures)
     const { blocker, ahead = 0 } = answer
+    // It stood in the server's own queue until then, and keeps its place there only if it comes back at once.
+    const { blockMs } = this.#claim
+    if (blockMs && world.now() >= this.#contactAt + blockMs * 0.9) return 1
     // Asking is what keeps our place, and it also finds what a lost message would have told.
     let pause = store.features.line ? PLACE_MS / 3 : LONGEST_PAUSE_MS
     if (!this.#line.armed) pause = Math.min(pause, this.#backoff(this.#refusals))
@@ -234,7 +238,7 @@ export class Waiter extends Timed {
       pause = Math.min(pause, blocker.ttlMs + 1 + ahead * NEXT_IN_LINE_MS)
     }
     if (this.#moved && !this.exclusive) pause = Math.min(pause, this.#backoff(1))
-    return Math.max(pause, store.blocks ? 1 : 2)
+    return Math.max(pause, 2)
   }
 
   /** Exponential with full jitter. */

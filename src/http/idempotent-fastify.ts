@@ -21,8 +21,8 @@ export interface FastifyWholeReply {
 
 /** The part of a Fastify instance that is used. */
 export interface FastifyApp {
-  // biome-ignore lint/suspicious/noExplicitAny: hooks differ in what they are called with
-  addHook(name: any, hook: any): unknown
+  /** Its hooks differ in what they are called with. */
+  addHook(name: never, hook: never): unknown
 }
 
 /** A Fastify plugin. */
@@ -52,7 +52,9 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
   const serving = new WeakMap<object, Serving>()
 
   const plugin: FastifyPlugin = (app, _, done) => {
-    app.addHook('preHandler', async (request: Req, reply: Rep) => {
+    const on = (name: string, hook: (request: Req, reply: Rep, payload: unknown) => Promise<unknown>): unknown =>
+      app.addHook(name as never, hook as never)
+    on('preHandler', async (request, reply) => {
       if (!idempotency.concerns(request.method)) return undefined
       const verdict = await begin(idempotency, serving, request, reply)
       if (verdict?.kind !== 'answer') return undefined
@@ -64,7 +66,7 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
       reply.send(body.length === 0 ? undefined : typed ? body : Readable.from([body]))
       return reply
     })
-    app.addHook('onSend', async (request: Req, reply: Rep, payload: unknown) => {
+    on('onSend', async (request, reply, payload) => {
       const mine = serving.get(request)
       if (!mine) return payload
       serving.delete(request)
@@ -74,7 +76,7 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
       await mine.verdict
       return payload === null || payload === undefined ? payload : body
     })
-    app.addHook('onResponse', async (request: Req) => {
+    on('onResponse', async (request) => {
       serving.get(request)?.abandon(new Error('the response was not sent through Fastify'))
       serving.delete(request)
     })

@@ -52,7 +52,7 @@ export class Outage {
     }
     this.#local ??= memory({ world: this.#engine.world })
     const limits = this.#limits.map((limit) => shareOf(limit, policy.local))
-    const [answer] = this.#local.take?.([{ key, cost, limits }]) as TakeAnswer[]
+    const [answer] = (this.#local.take as NonNullable<Store['take']>)([{ key, cost, limits }]) as TakeAnswer[]
     return { ...(answer as TakeAnswer), storeError: error }
   }
 }

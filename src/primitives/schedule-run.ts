@@ -29,6 +29,9 @@ export type Job = (run: ScheduledRun) => unknown
 const OVERLAP_GRACE = 0.1
 const LONGEST_GRACE_MS = 1_000
 
+/** While the store does not answer. */
+const RETRY_EVERY_MS = 250
+
 /** Runs the job of claimed ticks, one at a time across all instances. */
 export class Runs {
   readonly #engine: Engine
@@ -92,11 +95,16 @@ export class Runs {
     try {
       for (;;) {
         try {
-          return await this.#engine.acquire({ ...this.#ask, value, waitMs, signal: this.#stopping })
+          // First without a wait, which a slow store would use up before it has answered at all; and even if we stop:
+          // the tick is ours, and nobody else will run it.
+          const ask = { ...this.#ask, value, waitMs }
+          const lock = await this.#engine.tryAcquire(ask)
+          return lock ?? (await this.#engine.acquire({ ...ask, signal: this.#stopping }))
         } catch (error) {
           if (error instanceof LockTimeoutError) return undefined
           if (!(error instanceof StoreUnavailableError) || this.#clock.last > times.startBy) throw error
         }
+        await new Promise<void>((resolve) => this.#engine.world.after(RETRY_EVERY_MS, resolve))
       }
     } finally {
       this.#waiting = false

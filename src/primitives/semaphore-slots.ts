@@ -46,29 +46,34 @@ export class Slots {
     }
     let failure: StoreUnavailableError | undefined
     for (;;) {
-      const left = since + ask.waitMs - world.now()
       try {
-        const lock = await this.#look({ ...ask, onRefusal }, left)
+        const lock = await this.#lookAtAll({ ...ask, onRefusal }, since)
         if (lock) return lock
         failure = undefined
       } catch (error) {
         if (!(error instanceof StoreUnavailableError)) throw error
         failure = error
       }
-      if (world.now() - since >= ask.waitMs) throw this.#gaveUp(ask, world.now() - since, refusal, failure)
+      const waitedMs = world.now() - since
+      if (waitedMs >= ask.waitMs) throw this.#gaveUp(ask, waitedMs, refusal, failure)
+      const lock = await this.#standBeforeOne({ ...ask, onRefusal }, ask.waitMs - waitedMs)
+      if (lock) return lock
     }
   }
 
-  /** At all of them, and then for a while at one: whoever frees that one wakes us. */
-  async #look(ask: Ask, left: number): Promise<Lock | undefined> {
-    const { world } = this.#engine
+  async #lookAtAll(ask: Ask, since: number): Promise<Lock | null | undefined> {
     // One attempt has the time that the store gives it.
-    if (ask.waitMs === 0) return (await this.tryAcquire(ask)) ?? undefined
-    const all = await within(world, left, ask.signal, (signal) => this.tryAcquire({ ...ask, signal }))
-    if (all) return all
-    const standMs = Math.min(left, STAND_MS * (1 + world.random()))
+    if (ask.waitMs === 0) return this.tryAcquire(ask)
+    const { world } = this.#engine
+    const left = since + ask.waitMs - world.now()
+    return within(world, left, ask.signal, (signal) => this.tryAcquire({ ...ask, signal }))
+  }
+
+  /** Whoever frees it wakes us. In an outage this is also the pause between two looks. */
+  async #standBeforeOne(ask: Ask, left: number): Promise<Lock | undefined> {
+    const { world } = this.#engine
     const slot = this.#slot(ask, this.#any())
-    return within(world, standMs, ask.signal, (signal) =>
+    return within(world, Math.min(left, STAND_MS * (1 + world.random())), ask.signal, (signal) =>
       this.#engine.acquire({ ...slot, waitMs: Number.POSITIVE_INFINITY, signal }),
     )
   }

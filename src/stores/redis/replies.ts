@@ -86,15 +86,16 @@ function holderOf(row: Reply[], key: string, waiting: number): HolderView {
   return view
 }
 
-export function takenOf(reply: Reply): TakeAnswer | Failure {
-  const error = failureOf(reply)
+/** The four numbers of one take. */
+export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Failure {
+  const error = failureOf(replies[at])
   if (error) return { granted: 'unknown', error }
-  const [allowed, remaining, retryAfter, reset] = (reply as Reply[]).map(Number) as [number, number, number, number]
+  const [allowed, remaining, retryAfter, reset] = replies.slice(at, at + 4) as [number, number, number, number]
   return {
     allowed: allowed === 1,
     remaining,
-    retryAfterMs: retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter,
-    resetMs: reset,
+    retryAfterMs: retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter / 1_000,
+    resetMs: reset / 1_000,
   }
 }
 

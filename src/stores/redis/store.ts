@@ -12,6 +12,7 @@ import {
   type Failure,
   type HolderView,
   type Lease,
+  type Limit,
   type Released,
   type Renewal,
   type Renewed,
@@ -173,19 +174,17 @@ class RedisStore implements Store {
 
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
     return this.#byPartition(requests, async (part) => {
-      const keys = part.flatMap(({ key, limits }) => limits.map((limit, i) => this.#names.meter(key, i, limit)))
-      const args = part.flatMap(({ cost, limits }) => [
-        String(limits.length),
-        String(cost),
-        ...limits.flatMap(({ algorithm, limit, perMs, burst }) => [
-          algorithm === 'token-bucket' ? 'b' : 'w',
-          String(limit),
-          String(perMs),
-          String(burst),
-        ]),
-      ])
-      return ((await this.#transport.run(this.#scripts.take, keys, args)) as Reply[]).map(takenOf)
+      const reply = await this.#transport.run(this.#scripts.take, this.#meters(part), termsOfTakes(part))
+      return part.map((_, i) => takenOf(reply as Reply[], i * 4))
     })
+  }
+
+  #meters(requests: readonly TakeRequest[]): string[] {
+    const meters: string[] = []
+    for (const { key, limits } of requests) {
+      for (let i = 0; i < limits.length; i++) meters.push(this.#names.meter(key, i, limits[i] as Limit))
+    }
+    return meters
   }
 
   async now(): Promise<number> {
@@ -330,6 +329,26 @@ async function regrouped<I, O, G>(
 /** Redis counts whole milliseconds. Never more than asked for, and never none. */
 function wholeMs(ms: number): number {
   return Math.max(Math.floor(ms), 1)
+}
+
+/** take.lua says how. Most takes are of one limiter and cost the same: that is then said once. */
+function termsOfTakes(requests: readonly TakeRequest[]): string[] {
+  const sets = new Map<readonly Limit[], number>()
+  const args: string[] = ['']
+  for (const { limits } of requests) {
+    if (sets.has(limits)) continue
+    sets.set(limits, sets.size + 1)
+    args.push(String(limits.length))
+    for (const { algorithm, limit, perMs, burst } of limits) {
+      args.push(algorithm === 'token-bucket' ? 'b' : 'w', String(limit), String(perMs), String(burst))
+    }
+  }
+  args[0] = String(sets.size)
+  const [first] = requests
+  if (first && sets.size === 1 && requests.every(({ cost }) => cost === first.cost)) {
+    args.push('=', '1', String(first.cost))
+  } else for (const { limits, cost } of requests) args.push(String(sets.get(limits)), String(cost))
+  return args
 }
 
 /** acquire.lua says how. An exclusive claim without further wishes, the usual one, is written as short as can be. */

@@ -9,13 +9,12 @@
  *
  * @module
  */
-import { StoreUnavailableError } from '../../errors.js'
 import type { Answer, Claim, Failure, Refusal } from '../../store.js'
-import { ALL } from '../../store.js'
+import { type Candidate, nominate, raiseOf, tooLate, voteOf } from './candidate.js'
 import { type Census, silence } from './census.js'
 import type { Cleaner } from './cleaner.js'
 import { type Cause, type Cluster, blame, count, limit, trustedFor, unavailable } from './cluster.js'
-import type { Obstacle, Raise, RedlockNode, Vote, Votes } from './node.js'
+import type { RedlockNode, Vote, Votes } from './node.js'
 import { leads, refusal } from './obstacles.js'
 
 /** Where some nodes are slow and the others disagree, wait for the slow ones no longer than this times the usual. */
@@ -23,28 +22,6 @@ const PATIENCE = 3
 const SHORTEST_PATIENCE_MS = 5
 /** How often the one with the most votes asks again for those that the others are about to give back. */
 const STAYS_AT_MOST = 3
-
-/** One claim on its way. */
-export interface Candidate {
-  readonly claim: Claim
-  /** Fresh for each attempt: what is late of an earlier one can neither help nor harm this one. */
-  readonly owner: string
-  phase: 'voting' | 'staying' | 'raising' | 'granted' | 'failed'
-  /** Votes asked for and not heard. */
-  asked: number
-  held: number
-  refused: number
-  obstacles: (Obstacle | undefined)[]
-  counter: number
-  micros: number
-  token: number
-  /** Held, counted in the token, and not asked to raise yet. */
-  spare: number
-  raising: number
-  raised: number
-  stays: number
-  answer: Answer | undefined
-}
 
 export interface BallotTools {
   cluster: Cluster
@@ -221,7 +198,7 @@ export class Ballot {
       const elapsed = world.now() - this.#startedAt
       const ttlMs = trustedFor(claim.ttlMs, drift)
       if (elapsed < ttlMs) this.#settle(candidate, 'granted', { granted: true, owner, token: BigInt(token), ttlMs })
-      else this.#fail(candidate, late(elapsed, claim.ttlMs))
+      else this.#fail(candidate, tooLate(elapsed, claim.ttlMs))
       return
     }
     const possible = raised + count(candidate.raising)
@@ -332,39 +309,4 @@ export class Ballot {
   get #elapsed(): number {
     return this.#tools.cluster.world.now() - this.#startedAt
   }
-}
-
-function nominate(claim: Claim, owner: string, nodes: number): Candidate {
-  return {
-    claim,
-    owner,
-    phase: 'voting',
-    asked: 0,
-    held: 0,
-    refused: 0,
-    obstacles: new Array(nodes),
-    counter: 0,
-    micros: 0,
-    token: 0,
-    spare: 0,
-    raising: 0,
-    raised: 0,
-    stays: 0,
-    answer: undefined,
-  }
-}
-
-function voteOf({ claim, owner }: Candidate): Vote {
-  const { key, ttlMs } = claim
-  return { key, owner, ttlMs, shared: claim.weight !== ALL, steal: claim.steal === true }
-}
-
-function raiseOf({ claim, owner, token }: Candidate): Raise {
-  const { key, ttlMs, value } = claim
-  return { key, owner, ttlMs, token, announce: claim.announce === true, value }
-}
-
-function late(elapsedMs: number, ttlMs: number): Failure {
-  const message = `redlock: a majority took ${Math.ceil(elapsedMs)} ms, and a lease of ${ttlMs} ms is not to be trusted after that`
-  return { granted: 'unknown', error: new StoreUnavailableError(message) }
 }

@@ -55,11 +55,18 @@ export class Link {
       const reason = error instanceof Error ? error.message || error.name : String(error)
       settle(new NodeError(this.name, `failed: ${reason}`, { cause: error }))
     }
-    this.#line.evalsha(script.sha, keys, args).then(settle, (error: unknown) => {
+    this.#send(script, keys, args).then(settle, fail)
+  }
+
+  /** Async, so that a client that throws at once is a client that failed. */
+  async #send(script: Script, keys: string[], args: string[]): Promise<unknown> {
+    try {
+      return await this.#line.evalsha(script.sha, keys, args)
+    } catch (error) {
       // A server that restarted, or was told SCRIPT FLUSH. EVAL also makes it known there.
-      if (!(error instanceof Error && error.message.startsWith('NOSCRIPT'))) return fail(error)
-      this.#line.eval(script.source, keys, args).then(settle, fail)
-    })
+      if (!(error instanceof Error && error.message.startsWith('NOSCRIPT'))) throw error
+      return this.#line.eval(script.source, keys, args)
+    }
   }
 
   /**

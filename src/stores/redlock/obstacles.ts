@@ -1,5 +1,5 @@
 import type { Blocker, Refusal } from '../../store.js'
-import type { Candidate } from './ballot.js'
+import type { Candidate } from './candidate.js'
 import { type Cluster, count } from './cluster.js'
 import type { Obstacle } from './node.js'
 

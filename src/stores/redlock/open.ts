@@ -1,7 +1,7 @@
 import { InvalidOptionError, UnsupportedError } from '../../errors.js'
 import type { Duration } from '../../kit/duration.js'
 import type { Store } from '../../store.js'
-import { createRedlock, type RedlockOptions } from './index.js'
+import { createRedlock, type RedlockOptions } from './create.js'
 
 const FORM =
   'redlock://[user:password@]host:port,host:port,host:port[/db][?maxTtl=1m&nodeTimeout=500ms&drift=0.01], or rediss+redlock://'

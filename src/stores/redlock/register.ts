@@ -1,4 +1,5 @@
-import type { Ballot, Candidate } from './ballot.js'
+import type { Ballot } from './ballot.js'
+import type { Candidate } from './candidate.js'
 
 /** What this process knows of one acquisition: an attempt under way, or a grant. */
 export interface Entry {

@@ -50,7 +50,8 @@ function prepare(db: Database, path: string, machine: Machine): void {
   db.exec('PRAGMA busy_timeout = 0')
   const empty = isEmpty(db)
   if (!empty) refuseForeign(db, path)
-  // Small pages: a commit writes whole pages, and a lease has about 200 bytes (1.3 times the throughput of 4096).
+  // A commit writes whole pages, and a lease has about 200 bytes. Measured: 1.08 times as fast as 4096; 1024 is slower
+  // as soon as leases carry metadata, which then take a page of their own.
   db.exec('PRAGMA page_size = 2048')
   const mode = db.prepare('PRAGMA journal_mode = WAL').get() as { journal_mode: string }
   if (mode.journal_mode !== 'wal') {

@@ -1,15 +1,38 @@
 /** The middleware inside the real Express and Fastify, which are loaded without their types. */
 import { createRequire } from 'node:module'
-import type { Server } from 'node:http'
+import type { Server, ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { Readable } from 'node:stream'
+import { Readable, type Writable } from 'node:stream'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { idempotentExpress, idempotentFastify, limitExpress, limitFastify } from '../../../src/http/index.js'
 import { createLocks, memory } from '../../../src/index.js'
 import { until } from '../limiter/places.js'
 
-// biome-ignore lint/suspicious/noExplicitAny: a framework without its types
-type Untyped = any
+interface Outgoing {
+  status(code: number): Outgoing
+  code(code: number): Outgoing
+  send(body?: unknown): unknown
+  json(body: unknown): unknown
+  hijack(): void
+  raw: ServerResponse
+}
+
+type Handler = (request: { body: object }, response: Outgoing & Writable) => unknown
+
+/** The part of both that is used here. */
+interface App {
+  set(name: string, value: unknown): void
+  use(...handlers: unknown[]): void
+  register(plugin: unknown): Promise<void>
+  addHook(name: string, hook: unknown): void
+  get(path: string, handler: Handler): void
+  post(path: string, handler: Handler): void
+  close(): Promise<void>
+}
+
+type Express = App & { listen(port: number, host: string, done: () => void): Server }
+type Fastify = App & { listen(at: { port: number; host: string }): Promise<string> }
+
 const load = createRequire(import.meta.url)
 
 const ask = (url: string, key: string, body: object = { item: 1 }): Promise<Response> =>
@@ -20,9 +43,9 @@ const ask = (url: string, key: string, body: object = { item: 1 }): Promise<Resp
   })
 
 describe('Express', () => {
-  const express = load('express') as Untyped
+  const express = load('express') as (() => Express) & { json(): Handler }
 
-  async function listen(app: Untyped): Promise<string> {
+  async function listen(app: Express): Promise<string> {
     const server = await new Promise<Server>((resolve) => {
       const started = app.listen(0, '127.0.0.1', () => resolve(started))
     })
@@ -38,7 +61,7 @@ describe('Express', () => {
     const app = express()
     app.set('trust proxy', 'loopback')
     app.use(limitExpress(limiter, { skip: ({ path }) => path === '/health' }))
-    app.get('/{*any}', (_: unknown, response: Untyped) => response.send('hello'))
+    app.get('/{*any}', (_, response) => response.send('hello'))
     const url = await listen(app)
     const from = (address: string): Promise<Response> => fetch(url, { headers: { 'x-forwarded-for': address } })
     expect((await from('192.0.2.1')).headers.get('ratelimit')).toBe('"api";r=0;t=3600')
@@ -52,10 +75,8 @@ describe('Express', () => {
     const app = express()
     let runs = 0
     app.use(express.json(), idempotentExpress(locks))
-    app.post('/json', (request: Untyped, response: Untyped) =>
-      response.status(201).json({ ...request.body, run: ++runs }),
-    )
-    app.post('/stream', (_: unknown, response: Untyped) => Readable.from(['a', 'b', String(++runs)]).pipe(response))
+    app.post('/json', (request, response) => response.status(201).json({ ...request.body, run: ++runs }))
+    app.post('/stream', (_, response) => Readable.from(['a', 'b', String(++runs)]).pipe(response))
     const url = await listen(app)
     for (const path of ['/json', '/stream']) {
       const first = await ask(url + path, path)
@@ -73,11 +94,12 @@ describe('Express', () => {
     const locks = createLocks(memory())
     const app = express()
     let runs = 0
-    app.post('/', idempotentExpress(locks), async (_: unknown, response: Untyped) => {
+    app.use(idempotentExpress(locks))
+    app.post('/', async (_, response) => {
       if (++runs === 1) throw new Error('no luck')
       response.send('charged')
     })
-    app.use((error: Error, _request: unknown, response: Untyped, _next: unknown) =>
+    app.use((error: Error, _request: unknown, response: Outgoing, _next: unknown) =>
       response.status(500).send(error.message),
     )
     const url = await listen(app)
@@ -90,9 +112,9 @@ describe('Express', () => {
 })
 
 describe('Fastify', () => {
-  const fastify = load('fastify') as Untyped
+  const fastify = load('fastify') as () => Fastify
 
-  function make(): Untyped {
+  function make(): Fastify {
     const app = fastify()
     onTestFinished(() => app.close())
     return app
@@ -117,12 +139,10 @@ describe('Fastify', () => {
     const app = make()
     let runs = 0
     await app.register(idempotentFastify(locks))
-    app.post('/json', async (request: Untyped, reply: Untyped) =>
-      reply.code(201).send({ ...request.body, run: ++runs }),
-    )
+    app.post('/json', async (request, reply) => reply.code(201).send({ ...request.body, run: ++runs }))
     app.post('/stream', async () => Readable.from(['a', 'b', String(++runs)]))
     app.post('/bytes', async () => Buffer.from([0, 255, ++runs]))
-    app.post('/nothing', async (_: unknown, reply: Untyped) => reply.code(++runs === 0 ? 500 : 204).send())
+    app.post('/nothing', async (_, reply) => reply.code(++runs === 0 ? 500 : 204).send())
     const url = await app.listen({ port: 0, host: '127.0.0.1' })
     for (const path of ['/json', '/stream', '/bytes', '/nothing']) {
       const first = await ask(url + path, path)
@@ -152,7 +172,7 @@ describe('Fastify', () => {
       if (++runs === 1) throw new Error('no luck')
       return 'done'
     })
-    app.post('/hijacked', async (_: unknown, reply: Untyped) => {
+    app.post('/hijacked', async (_, reply) => {
       reply.hijack()
       reply.raw.end(`raw ${++runs}`)
     })

@@ -192,7 +192,7 @@ export const readWriteCases: Case[] = [
           SelfDeadlockError,
         )
         await assert.rejects(
-          config.read(() => {}, { nested: 'wait', wait: 20 }),
+          config.read(() => {}, { nested: 'wait', wait: 1_500 }),
           LockTimeoutError,
         )
       })

@@ -28,7 +28,4 @@ const schedule = locks.schedule('second', '* * * * * *', async ({ tick }) => {
 })
 schedule.on('elsewhere', ({ tick }) => process.send?.({ saw: tick.getTime() }))
 schedule.on('skipped', ({ tick, reason }) => process.send?.({ skipped: tick.getTime(), reason }))
-process.once('message', async () => {
-  await locks.close()
-  process.exit(0)
-})
+process.once('message', () => void locks.close().then(() => process.exit(0)))

@@ -4,7 +4,7 @@ import { Locks } from '../../../src/locks.js'
 import type { Schedule } from '../../../src/primitives/schedule.js'
 import type { ScheduleEvents } from '../../../src/primitives/schedule-events.js'
 import type { Store } from '../../../src/store.js'
-import { type FaultyStore, faulty } from '../../../src/testing/index.js'
+import { type Fault, type FaultyStore, faulty } from '../../../src/testing/index.js'
 import { VirtualWorld } from './world.js'
 
 /** Instances of one schedule on one store, in a time of their own. */
@@ -163,8 +163,8 @@ test('maxHold gives up a job that hangs: its signal aborts, and the next tick st
 })
 
 /** An instance that dies: nothing it asks for arrives any more. */
-function mortal(fleet: Fleet): { store: Store; die: () => void } {
-  const store = faulty(fleet.store, [], { world: fleet.world })
+function mortal(fleet: Fleet, ...faults: Fault[]): { store: Store; die: () => void } {
+  const store = faulty(fleet.store, faults, { world: fleet.world })
   return { store, die: () => void store.inject({ effect: 'lose-call', on: ['acquire', 'renew', 'release', 'now'] }) }
 }
 
@@ -183,7 +183,9 @@ test('after a crash in the middle the tick is not repeated, and the next one run
 
 test('with onCrash retry another instance runs it again, and only one', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
-  const { store, die } = mortal(fleet)
+  // Its lock for running lasts longer than its claim to the tick, which another gets first.
+  const running = (claims: { key: string }[]): boolean => claims.every(({ key }) => !key.includes('@'))
+  const { store, die } = mortal(fleet, { effect: 'delay-call', on: 'acquire', ms: 1_500, when: running as never })
   const retried: boolean[] = []
   fleet.job = (run) => {
     retried.push(run.retried)
@@ -290,6 +292,17 @@ test('stop() waits for the job that runs, starts nothing more, and leaves the ot
   fleet.join('* * * * *')
   await fleet.world.advanceTo('2024-01-01T00:02:30Z')
   expect(fleet.runs).toHaveLength(2)
+})
+
+test('a tick that was being claimed when stop() was called is still run', async () => {
+  const fleet = new Fleet('2024-01-01T00:00:30Z')
+  const schedule = fleet.join('* * * * *')
+  fleet.store.inject({ effect: 'delay-reply', on: 'acquire', ms: 500 })
+  await fleet.world.advanceTo('2024-01-01T00:01:00.100Z')
+  const stopping = schedule.stop()
+  await fleet.world.advanceTo('2024-01-01T00:01:05Z')
+  await stopping
+  expect(fleet.heard('finished')).toEqual(['00:01:00'])
 })
 
 test('close() tells the job to end, and schedules nothing more', async () => {

@@ -55,6 +55,7 @@ export class VirtualWorld implements World {
 
   /** The same time, on a clock that is wrong by so much. */
   skewed(ms: number): World {
-    return { ...this, now: () => this.#now + ms, date: () => this.#now + ms }
+    const { after, random, bytes } = this
+    return { after, random, bytes, now: () => this.#now + ms, date: () => this.#now + ms }
   }
 }

@@ -2,6 +2,7 @@ import pg from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
 import { createLocks, type Store, UnsupportedError } from '../../../src/index.js'
+import { idOfName } from '../../../src/stores/postgres-advisory/ids.js'
 import { ask, claim, Place, reader, until } from './place.js'
 
 let server: PostgresServer
@@ -51,6 +52,27 @@ describe('fencing tokens', () => {
     }
     await Promise.all([...stores, ...stores].map(work))
     expect(grants).toBeGreaterThan(50)
+  })
+
+  test('are drawn when the lock is there, and not before', async () => {
+    const [a, b] = [place.store(), place.store()]
+    const held = claim('drawn')
+    await ask(a, held)
+    // Opens the session that it will wait on.
+    await ask(b, claim('drawn', { blockMs: 60 }))
+    // Nobody draws while the sequence is being raised: whoever drew first would now wait for that, and not for the lock.
+    const { bits: raising } = idOfName('\0leasehold advisory raising')
+    await place.look('SELECT pg_advisory_lock($1)', [raising])
+    const together = [claim('drawn'), reader('drawn')]
+    for (const answer of [...(await b.acquire(together)), await ask(b, claim('drawn'))])
+      expect(answer.granted).toBe(false)
+    const waiting = ask(b, claim('drawn', { blockMs: 20_000 }))
+    const objid = (bits: string): string => String(BigInt.asUintN(32, BigInt(bits)))
+    await until('it waits for the lock', () => place.count(`NOT granted AND objid = ${objid(idOfName('drawn').bits)}`))
+    expect(await place.count(`NOT granted AND objid = ${objid(raising)}`)).toBe(0)
+    await place.look('SELECT pg_advisory_unlock($1)', [raising])
+    await a.release([held])
+    expect((await waiting).granted).toBe(true)
   })
 
   test('readers in between get theirs from the same row', async () => {

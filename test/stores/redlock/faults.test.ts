@@ -92,8 +92,8 @@ describe('five servers', () => {
     expect(answers[0]).toMatchObject({ blocker: { owner: 'somebody', foreign: true } })
     expect(answers[2]).toMatchObject({ blocker: { owner: '(list)', foreign: true, ttlMs: undefined } })
     expect(answers[3]).toMatchObject({ blocker: { foreign: true, ttlMs: undefined } })
-    const { holders } = (await store.inspect?.(text)) as { holders: unknown[] }
-    expect(holders).toMatchObject([{ owner: 'somebody', foreign: true, token: undefined }])
+    const seen = await store.inspect?.(text)
+    expect(seen?.holders).toMatchObject([{ owner: 'somebody', foreign: true, token: undefined }])
   })
 
   test('what we hold is a plain key for others, also while it is shared', async () => {

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { Redis } from 'ioredis'
 import { Redis as Redis5 } from 'ioredis5'
@@ -134,6 +135,30 @@ describe('clients', () => {
       if (client.destroy) client.destroy()
       else client.disconnect?.()
     }
+  })
+
+  test('the rights that the docs name are enough', async () => {
+    const docs = readFileSync(new URL('../../../docs/stores/redlock.md', import.meta.url), 'utf8')
+    const rights =
+      /ACL SETUSER locker on >password ([^`]*)```/
+        .exec(docs)?.[1]
+        ?.split(/[\s\\]+/)
+        .filter(Boolean) ?? []
+    for (const server of servers.all) await server.command('ACL', 'SETUSER', 'locker', 'on', '>password', ...rights)
+    const store = await open(`redlock://locker:password@${servers.ports.join(',')}`)
+    const [a, b] = [locksOn(store), locksOn(servers.store())]
+    const name = fresh()
+    const held = await b.acquire(name)
+    const waiting = a.acquire(name, { metadata: { job: 1 } })
+    await held.release()
+    const lock = await waiting
+    await lock.extend('25s')
+    expect((await a.inspect(name)).holders).toHaveLength(1)
+    expect((await a.holders()).map((holder) => holder.name)).toContain(name)
+    expect(await a.forceRelease(name)).toHaveLength(1)
+    for (const mode of ['shared', 'exclusive'] as const) await a.withLock(name, async () => {}, { mode })
+    await a.close({ grace: 0 })
+    await store.close()
   })
 
   test('a URL opens clients of its own, and closing the store closes them', async () => {

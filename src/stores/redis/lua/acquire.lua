@@ -130,5 +130,5 @@ local function together()
 end
 
 if ARGV[1] == 'all' then together() else askAll(done + 1) end
-if micros % 100 == 0 then pcall(sweep) end
+if sweeping then pcall(sweep) end
 return #answers == 1 and answers[1] or answers

@@ -132,7 +132,7 @@ local function together()
 end
 
 if ARGV[1] == 'all' then together() else askAll(done + 1) end
-if micros % 100 == 0 then pcall(sweep) end
+if sweeping then pcall(sweep) end
 return #answers == 1 and answers[1] or answers
 `
 
@@ -459,6 +459,8 @@ local call, try = redis.call, redis.pcall
 local answers, done = {}, 0
 local clock = call('TIME')
 local text = clock[1] .. string.sub('00000' .. clock[2], -6)
+-- One call in a hundred goes the long way in any case, and sweeps.
+local sweeping = string.sub(text, -2) == '00'
 
 -- It lay in a queue or a frozen server, and whoever asked has given up: nobody would know that it was granted.
 local deadline = ARGV[1]
@@ -476,10 +478,11 @@ if deadline ~= 'all' then
     if not set or set.err then break end
     call('HSET', index, '', text, plain, text .. ':' .. owner)
     -- The index outlives its last use by a day: prolonged every ten thousand seconds, not every time.
-    if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) then call('PEXPIRE', index, 100800000) end
+    if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) and call('PTTL', index) < 100800000 then
+      call('PEXPIRE', index, 100800000)
+    end
     answers[i], done = text, i
-    -- One call in a hundred goes the long way nevertheless, and sweeps.
-    if i == count and string.sub(text, -2) ~= '00' then return count == 1 and text or answers end
+    if i == count and not sweeping then return count == 1 and text or answers end
     text = string.format('%.0f', text + 1)
   end
 end
@@ -598,27 +601,39 @@ end
 return #answers == 1 and answers[1] or answers
 `
 
-export const take: string = `-- take.lua   KEYS per limit of each request: meter      ARGV per request: limits cost, then per limit: b|w limit perMs burst
--- → per request: [allowed, remaining, retryAfterMs, resetMs] with fractions, retryAfterMs -1: never | '!error'
+export const take: string = `-- take.lua   KEYS per request: a meter for each of its limits
+-- ARGV sets, then per set: limits, then per limit: b|w limit perMs burst; then either = set cost, for all requests, or per request: set cost
+-- → flat, per request: allowed remaining retryAfterMicros resetMicros    retryAfterMicros -1: never; allowed is '!error' if it failed
 -- A token bucket is a string, the time at which it is full again. A sliding window is a list of at:cost:sum, where sum is
 -- what was taken up to and with this entry, so that the two ends tell what counts now. Says the same as kit/rate.ts.
-local call = redis.call
+local call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
 local HAIR = 1e-6
 local clock = call('TIME')
 local now = clock[1] * 1000 + clock[2] / 1000
+
+-- Whole numbers, because a fraction would have to be written out as text. Up, so that nobody comes too early.
+local function micros(ms)
+  return ms == math.huge and -1 or ceil(ms * 1000 - HAIR)
+end
 
 local function number(value)
   return string.format('%.17g', value)
 end
 
-local function judgeBucket(limit, cost)
-  local perToken = limit.per / limit.limit
-  limit.fullAt = math.max(tonumber(call('GET', limit.meter)) or 0, now)
-  local missing = limit.fullAt - now
-  local free = limit.burst - (missing > 0 and missing / perToken or 0)
-  local short = (cost - free) * perToken
-  local never = cost > limit.burst or limit.limit == 0
-  return { remaining = free, retry = never and math.huge or (short > HAIR and short or 0), reset = missing }
+-- free, fullAt
+local function bucket(meter, limit)
+  local fullAt = max(tonumber(call('GET', meter)) or 0, now)
+  return limit.burst - (fullAt > now and (fullAt - now) / limit.perToken or 0), fullAt
+end
+
+local function retryBucket(limit, cost, free)
+  if cost > limit.burst or limit.limit == 0 then return math.huge end
+  local short = (cost - free) * limit.perToken
+  return short > HAIR and short or 0
+end
+
+local function fill(meter, fullAt)
+  if fullAt > now then call('SET', meter, fullAt, 'PX', ceil(fullAt - now)) end
 end
 
 local function entry(text)
@@ -627,10 +642,10 @@ local function entry(text)
 end
 
 -- How long until enough of the oldest entries no longer count.
-local function waitFor(limit, cost, free)
+local function waitFor(meter, limit, cost, free)
   local retry = 0
   for from = 0, 1e9, 100 do
-    local page = call('LRANGE', limit.meter, from, from + 99)
+    local page = call('LRANGE', meter, from, from + 99)
     for _, text in ipairs(page) do
       if cost <= free + HAIR then return retry end
       local at, took = entry(text)
@@ -641,67 +656,93 @@ local function waitFor(limit, cost, free)
   end
 end
 
-local function judgeWindow(limit, cost)
-  local at, took, sum = entry(call('LINDEX', limit.meter, 0))
+-- free, sum so far, reset
+local function window(meter, limit)
+  local at, took, sum = entry(call('LINDEX', meter, 0))
   while at and at + limit.per <= now do
-    call('LPOP', limit.meter)
-    at, took, sum = entry(call('LINDEX', limit.meter, 0))
+    call('LPOP', meter)
+    at, took, sum = entry(call('LINDEX', meter, 0))
   end
-  local last, _, total = entry(call('LINDEX', limit.meter, -1))
-  limit.sum = total or 0
-  local free = limit.limit - (at and total - sum + took or 0)
-  local retry = cost > limit.limit and math.huge or waitFor(limit, cost, free)
-  return { remaining = free, retry = retry, reset = last and last + limit.per - now or 0 }
+  local last, _, total = entry(call('LINDEX', meter, -1))
+  return limit.limit - (at and total - sum + took or 0), total or 0, last and last + limit.per - now or 0
 end
 
-local function judge(limit, cost)
-  return (limit.bucket and judgeBucket or judgeWindow)(limit, cost)
-end
-
-local function charge(limit, cost)
+-- Each: free, retry, reset before; what charging it needs
+local function judge(meter, limit, cost)
   if limit.bucket then
-    local fullAt = limit.fullAt + cost * limit.per / limit.limit
-    if fullAt > now then call('SET', limit.meter, number(fullAt), 'PX', number(math.ceil(fullAt - now))) end
+    local free, fullAt = bucket(meter, limit)
+    return { free = free, retry = retryBucket(limit, cost, free), reset = fullAt - now, state = fullAt }
+  end
+  local free, sum, reset = window(meter, limit)
+  local retry = cost > limit.limit and math.huge or waitFor(meter, limit, cost, free)
+  return { free = free, retry = retry, reset = reset, state = sum }
+end
+
+local function charge(meter, limit, cost, verdict)
+  verdict.free = verdict.free - cost
+  if limit.bucket then
+    local fullAt = verdict.state + cost * limit.perToken
+    fill(meter, fullAt)
+    verdict.reset = fullAt - now
   elseif cost > 0 then
-    call('RPUSH', limit.meter, number(now) .. ':' .. number(cost) .. ':' .. number(limit.sum + cost))
-    call('PEXPIRE', limit.meter, number(math.ceil(limit.per)))
+    call('RPUSH', meter, number(now) .. ':' .. number(cost) .. ':' .. number(verdict.state + cost))
+    call('PEXPIRE', meter, ceil(limit.per))
+    verdict.reset = limit.per
   end
 end
 
-local function take(limits, cost)
-  local allowed, verdicts, retry = true, {}, 0
+local function take(limits, used, cost)
+  local verdicts, retry = {}, 0
   for i, limit in ipairs(limits) do
-    verdicts[i] = judge(limit, cost)
-    retry = math.max(retry, verdicts[i].retry)
-    allowed = allowed and verdicts[i].retry == 0
-  end
-  if allowed then
-    for i, limit in ipairs(limits) do
-      charge(limit, cost)
-      verdicts[i] = judge(limit, 0)
-    end
+    verdicts[i] = judge(KEYS[used + i], limit, cost)
+    retry = max(retry, verdicts[i].retry)
   end
   local remaining, reset = math.huge, 0
-  for _, verdict in ipairs(verdicts) do
-    remaining = math.min(remaining, math.max(math.floor(verdict.remaining + HAIR), 0))
-    reset = math.max(reset, verdict.reset)
+  for i, limit in ipairs(limits) do
+    if retry == 0 then charge(KEYS[used + i], limit, cost, verdicts[i]) end
+    remaining = math.min(remaining, verdicts[i].free)
+    reset = max(reset, verdicts[i].reset)
   end
-  return { allowed and 1 or 0, number(remaining), retry == math.huge and '-1' or number(retry), number(reset) }
+  return retry == 0 and 1 or 0, remaining, retry, reset
 end
 
-local answers, at, used = {}, 1, 0
-while at <= #ARGV do
-  local limits, count = {}, tonumber(ARGV[at])
-  for i = 1, count do
-    local from = at + 2 + (i - 1) * 4
-    limits[i] = {
-      meter = KEYS[used + i], bucket = ARGV[from] == 'b', limit = tonumber(ARGV[from + 1]),
-      per = tonumber(ARGV[from + 2]), burst = tonumber(ARGV[from + 3]),
-    }
+-- The usual case, without a table.
+local function takeBucket(meter, limit, cost)
+  local free, fullAt = bucket(meter, limit)
+  local retry = retryBucket(limit, cost, free)
+  if retry > 0 then return 0, free, retry, fullAt - now end
+  fullAt = fullAt + cost * limit.perToken
+  fill(meter, fullAt)
+  return 1, free - cost, 0, fullAt - now
+end
+
+local sets, at = {}, 2
+for i = 1, tonumber(ARGV[1]) do
+  local set, count = {}, tonumber(ARGV[at])
+  for j = 1, count do
+    local from = at + 1 + (j - 1) * 4
+    local limit, per = tonumber(ARGV[from + 1]), tonumber(ARGV[from + 2])
+    set[j] = { bucket = ARGV[from] == 'b', limit = limit, per = per, burst = tonumber(ARGV[from + 3]), perToken = per / limit }
   end
-  local ok, answer = pcall(take, limits, tonumber(ARGV[at + 1]))
-  answers[#answers + 1] = ok and answer or '!' .. (type(answer) == 'table' and answer.err or tostring(answer))
-  at, used = at + 2 + count * 4, used + count
+  sets[i], at = set, at + 1 + count * 4
+end
+
+local same = ARGV[at] == '='
+local set, cost = sets[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
+local answers, n, used, last = {}, 0, 0, #KEYS
+while used < last do
+  if not same then set, cost, at = sets[tonumber(ARGV[at])], tonumber(ARGV[at + 1]), at + 2 end
+  local ok, allowed, remaining, retry, reset
+  if #set == 1 and set[1].bucket then ok, allowed, remaining, retry, reset = pcall(takeBucket, KEYS[used + 1], set[1], cost)
+  else ok, allowed, remaining, retry, reset = pcall(take, set, used, cost) end
+  if ok then
+    answers[n + 1], answers[n + 2] = allowed, max(floor(remaining + HAIR), 0)
+    answers[n + 3], answers[n + 4] = micros(retry), micros(reset)
+  else
+    answers[n + 1] = '!' .. (type(allowed) == 'table' and allowed.err or tostring(allowed))
+    answers[n + 2], answers[n + 3], answers[n + 4] = 0, 0, 0
+  end
+  n, used = n + 4, used + #set
 end
 return answers
 `

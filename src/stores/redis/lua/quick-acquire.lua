@@ -6,6 +6,8 @@ local call, try = redis.call, redis.pcall
 local answers, done = {}, 0
 local clock = call('TIME')
 local text = clock[1] .. string.sub('00000' .. clock[2], -6)
+-- One call in a hundred goes the long way in any case, and sweeps.
+local sweeping = string.sub(text, -2) == '00'
 
 -- It lay in a queue or a frozen server, and whoever asked has given up: nobody would know that it was granted.
 local deadline = ARGV[1]
@@ -23,10 +25,11 @@ if deadline ~= 'all' then
     if not set or set.err then break end
     call('HSET', index, '', text, plain, text .. ':' .. owner)
     -- The index outlives its last use by a day: prolonged every ten thousand seconds, not every time.
-    if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) then call('PEXPIRE', index, 100800000) end
+    if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) and call('PTTL', index) < 100800000 then
+      call('PEXPIRE', index, 100800000)
+    end
     answers[i], done = text, i
-    -- One call in a hundred goes the long way nevertheless, and sweeps.
-    if i == count and string.sub(text, -2) ~= '00' then return count == 1 and text or answers end
+    if i == count and not sweeping then return count == 1 and text or answers end
     text = string.format('%.0f', text + 1)
   end
 end

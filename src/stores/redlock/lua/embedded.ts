@@ -334,7 +334,7 @@ end
 each(next, size, 5, 0, raise, answers)
 if highest > tonumber(call('HGET', KEYS[1], 'counter') or 0) then call('HSET', KEYS[1], 'counter', whole(highest)) end
 -- Leases that ended without a release leave their names. Some go now and then, so the index stays about as small as what is held.
-local ended = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 32 + 2 * size)
+local ended = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 32 + 32 * size)
 if #ended > 0 then call('ZREM', KEYS[2], unpack(ended)) end
 return answers
 `

@@ -1,0 +1,303 @@
+// Locks on one Redis, beside the least that a lock there can cost, and beside the libraries that do the same. Same server,
+// same client library, taken in turns, so that a noisy machine is noisy for all: compare the ratios.
+//
+//   npx tsx bench/redis.ts [serial] [handoff] [crowd] [listing] [--rounds 15]
+import { type ChildProcess, fork } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { fileURLToPath } from 'node:url'
+import { Redis } from 'ioredis'
+import { type RedisServer, startRedis } from '../scripts/servers/index.js'
+import { createLocks } from '../src/index.js'
+import { redis } from '../src/stores/redis/index.js'
+
+const TTL_MS = 30_000
+const DELETE_IF_MINE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
+const quantile = (all: readonly number[], q: number): number =>
+  [...all].sort((a, b) => a - b)[Math.min(Math.floor(all.length * q), all.length - 1)] as number
+export const median = (all: readonly number[]): number => quantile(all, 0.5)
+
+/** Takes one lock and gives it back. */
+type Cycle = () => Promise<unknown>
+
+/** The libraries to compare with, if they are installed beside this file. */
+function peers(url: string): Record<string, Cycle> {
+  if (!existsSync(new URL('node_modules', import.meta.url))) return {}
+  const peer = createRequire(import.meta.url)
+  const { default: Redlock5 } = peer('redlock5') as {
+    default: new (clients: unknown[]) => { acquire(names: string[], ttl: number): Promise<{ release(): Promise<unknown> }> }
+  }
+  const { Mutex } = peer('redis-semaphore') as {
+    Mutex: new (client: unknown, name: string, options: object) => { acquire(): Promise<void>; release(): Promise<void> }
+  }
+  const redlock5 = new Redlock5([new Redis(url)])
+  const client = new Redis(url)
+  return {
+    'redlock@5, one node': async () => (await redlock5.acquire(['r5'], TTL_MS)).release(),
+    'redis-semaphore Mutex': async () => {
+      const mutex = new Mutex(client, 'rs', { lockTimeout: TTL_MS })
+      await mutex.acquire()
+      await mutex.release()
+    },
+  }
+}
+
+/** Microseconds for one acquire and one release, by name: medians of single cycles taken in turns, 500 to a round. */
+export async function serial(url: string, rounds: number): Promise<Record<string, number>> {
+  const client = new Redis(url)
+  const sha = String(await client.script('LOAD', DELETE_IF_MINE))
+  const store = redis(client)
+  const locks = createLocks(store)
+  const owner = 'host:1234:0190a0b0-1111-7222-8333-444455556666/12'
+  const claim = { key: 'lock:bench:store', owner, weight: 2 ** 31 - 1, capacity: 2 ** 31 - 1, ttlMs: TTL_MS }
+  const cycles: Record<string, Cycle> = {
+    'bare SET NX PX + script': async () => {
+      await client.set('bare', owner, 'PX', TTL_MS, 'NX')
+      await client.evalsha(sha, 1, 'bare', owner)
+    },
+    'the store alone': async () => {
+      await store.acquire([claim])
+      await store.release([claim])
+    },
+    leasehold: async () => (await locks.acquire('bench')).release(),
+    ...peers(url),
+  }
+  const times: Record<string, number[]> = Object.fromEntries(Object.keys(cycles).map((name) => [name, []]))
+  for (let i = -1_000; i < rounds * 500; i++) {
+    for (const [name, cycle] of Object.entries(cycles)) {
+      const began = performance.now()
+      await cycle()
+      // The first ones warm up.
+      if (i >= 0) times[name]?.push((performance.now() - began) * 1_000)
+    }
+  }
+  await locks.close()
+  client.disconnect()
+  return Object.fromEntries(Object.entries(times).map(([name, all]) => [name, median(all)]))
+}
+
+/** One turn of one process. Times of all processes of a machine by one clock, in milliseconds. */
+interface Turn {
+  order: string
+  gotAt: number
+  letGoAt: number
+  pid: number
+  nth: number
+}
+
+const machineNow = (): number => Number(process.hrtime.bigint()) / 1e6
+
+/** Milliseconds from letting go in one process to having it in the other: ours, and with a bare BLPOP. */
+export async function handoff(url: string, turns: number): Promise<{ ours: number[]; blpop: number[] }> {
+  const latencies = (all: Turn[]): number[] =>
+    all
+      .sort((a, b) => (BigInt(a.order) < BigInt(b.order) ? -1 : 1))
+      .flatMap((turn, i) => {
+        const before = all[i - 1]
+        return before && before.pid !== turn.pid ? [turn.gotAt - before.letGoAt] : []
+      })
+  const result = { ours: [] as number[], blpop: [] as number[] }
+  for (let part = 0; part < 4; part++) {
+    for (const how of ['ours', 'blpop'] as const) {
+      const children = [0, 1].map((nth) => start(`handoff-${how}`, url, String(turns / 8), String(nth)))
+      const found = latencies((await Promise.all(children.map(turnsOf))).flat())
+      // Until both are warm.
+      result[how].push(...found.slice(5))
+    }
+  }
+  return result
+}
+
+export interface Crowd {
+  acquisitions: number
+  commands: Record<string, number>
+  perAcquisition: number
+  seconds: number
+  /** Acquisitions of one process that came before one that it had asked for earlier. */
+  outOfOrder: number
+  /** How often the lock went from one process to another. */
+  changes: number
+}
+
+/** 100 who wait for one name in 4 processes, let in one after the other: what the server received for it. */
+export async function crowd(server: RedisServer): Promise<Crowd> {
+  const client = new Redis(server.url)
+  const locks = createLocks(redis(client))
+  const first = await locks.acquire('crowd')
+  await server.command('CONFIG', 'RESETSTAT')
+  const children = [0, 1, 2, 3].map((nth) => start('crowd', server.url, '25', String(nth)))
+  await Promise.all(children.map((child) => once(child, 'message')))
+  await sleep(500)
+  const began = performance.now()
+  await first.release()
+  const turns = (await Promise.all(children.map(turnsOf))).flat()
+  const seconds = (performance.now() - began) / 1_000
+  const stats = String(await server.command('INFO', 'commandstats'))
+  await locks.close()
+  client.disconnect()
+  turns.sort((a, b) => (BigInt(a.order) < BigInt(b.order) ? -1 : 1))
+  const commands: Record<string, number> = {}
+  // Only what clients send: what scripts call inside the server is counted there too.
+  for (const name of ['evalsha', 'eval', 'subscribe', 'unsubscribe', 'scan'])
+    commands[name] = Number(new RegExp(`cmdstat_${name}:calls=(\\d+)`).exec(stats)?.[1] ?? 0)
+  const received = Object.values(commands).reduce((sum, count) => sum + count, 0)
+  const highest = new Map<number, number>()
+  let outOfOrder = 0
+  for (const { pid, nth } of turns) {
+    if (nth < (highest.get(pid) ?? -1)) outOfOrder++
+    highest.set(pid, Math.max(nth, highest.get(pid) ?? -1))
+  }
+  return {
+    acquisitions: turns.length,
+    commands,
+    perAcquisition: received / turns.length,
+    seconds,
+    outOfOrder,
+    changes: turns.filter((turn, i) => i > 0 && turns[i - 1]?.pid !== turn.pid).length,
+  }
+}
+
+export interface ListingFigures {
+  keys: number
+  indexMs: number
+  firstWithForeignMs: number
+  laterWithForeignMs: number
+  found: number
+  foreign: number
+}
+
+/** 200 locks of ours and one foreign among so many other keys. */
+export async function listing(server: RedisServer, keys: number): Promise<ListingFigures> {
+  const client = new Redis(server.url)
+  for (let done = 0; done < keys; done += 100_000) await client.call('DEBUG', 'POPULATE', '100000', `other${done}`, '10')
+  const [plain, whole] = [redis(client, { listForeign: false }), redis(client, { timeout: '30s' })]
+  const locks = createLocks(plain)
+  await Promise.all(Array.from({ length: 200 }, (_, i) => locks.acquire(`shop:${i}`)))
+  await client.set('lock:shop:foreign', 'somebody', 'PX', 600_000)
+  const timed = async (store: typeof plain): Promise<[number, Awaited<ReturnType<NonNullable<typeof plain.holders>>>]> => {
+    const began = performance.now()
+    const views = (await store.holders?.('lock:shop:')) ?? []
+    return [performance.now() - began, views]
+  }
+  await timed(plain)
+  const times = []
+  for (let i = 0; i < 9; i++) times.push((await timed(plain))[0])
+  const [firstWithForeignMs, views] = await timed(whole)
+  const [laterWithForeignMs] = await timed(whole)
+  const figures = {
+    keys,
+    indexMs: median(times),
+    firstWithForeignMs,
+    laterWithForeignMs,
+    found: views.length,
+    foreign: views.filter(({ foreign }) => foreign).length,
+  }
+  await locks.releaseAll()
+  await locks.close()
+  client.disconnect()
+  return figures
+}
+
+const self = fileURLToPath(import.meta.url)
+
+function start(...args: string[]): ChildProcess {
+  return fork(self, ['--worker', ...args], { execArgv: ['--import', 'tsx'], stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
+}
+
+async function turnsOf(child: ChildProcess): Promise<Turn[]> {
+  for (;;) {
+    const [message] = (await once(child, 'message')) as [{ turns?: Turn[] }]
+    if (message.turns) return message.turns
+  }
+}
+
+/** What the processes do. */
+async function work(task: string, url: string, count: number, nth: number): Promise<void> {
+  const client = new Redis(url)
+  const turns: Turn[] = []
+  const { pid } = process
+  if (task === 'handoff-blpop') {
+    if (nth === 0) await client.rpush('ball', '1')
+    for (let i = 0; i < count; i++) {
+      const order = (await client.blpop('ball', 0))?.[1] ?? '0'
+      const gotAt = machineNow()
+      await sleep(8)
+      turns.push({ order, gotAt, letGoAt: machineNow(), pid, nth: i })
+      await client.rpush('ball', String(Number(order) + 1))
+      await sleep(2)
+    }
+  } else {
+    const locks = createLocks(redis(client), { wait: '60s' })
+    const take = async (i: number, holdMs: number): Promise<void> => {
+      const lock = await locks.acquire(task)
+      const gotAt = machineNow()
+      await sleep(holdMs)
+      turns.push({ order: String(lock.fencingToken), gotAt, letGoAt: machineNow(), pid, nth: i })
+      await lock.release()
+    }
+    if (task === 'crowd') {
+      const all = Array.from({ length: count }, (_, i) => take(i, 1))
+      await sleep(200)
+      process.send?.({ asked: true })
+      await Promise.all(all)
+    } else {
+      for (let i = 0; i < count; i++) {
+        await take(i, 8)
+        await sleep(2)
+      }
+    }
+    await locks.close()
+  }
+  process.send?.({ turns }, () => process.exit())
+}
+
+async function main(args: string[]): Promise<void> {
+  const at = args.indexOf('--rounds')
+  const rounds = at < 0 ? 15 : Number(args[at + 1])
+  const wanted = args.filter((arg) => /^[a-z]+$/.test(arg))
+  const wants = (topic: string): boolean => wanted.length === 0 || wanted.includes(topic)
+  await using server = await startRedis({ args: ['--enable-debug-command', 'yes'] })
+  if (wants('serial')) {
+    const figures = await serial(server.url, rounds)
+    const bare = figures['bare SET NX PX + script'] as number
+    console.log('\nacquire + release, one after the other')
+    for (const [name, us] of Object.entries(figures))
+      console.log(`  ${name.padEnd(26)} ${us.toFixed(0).padStart(6)} µs   ${(us / bare).toFixed(2)}x`)
+  }
+  if (wants('handoff')) {
+    const { ours, blpop } = await handoff(server.url, 400)
+    console.log('\nhand-off between two processes, from letting go to having it')
+    for (const [name, all] of Object.entries({ leasehold: ours, 'bare BLPOP': blpop })) {
+      const shown = [0.5, 0.95, 1].map((q) => quantile(all, q).toFixed(2).padStart(7)).join(' ')
+      console.log(`  ${name.padEnd(12)} ${shown} ms   (median, 95 %, worst of ${all.length})`)
+    }
+    console.log(`  ratio of medians ${(median(ours) / median(blpop)).toFixed(2)}x`)
+  }
+  if (wants('crowd')) {
+    const found = await crowd(server)
+    console.log('\n100 waiters in 4 processes')
+    console.log(
+      `  ${found.perAcquisition.toFixed(2)} commands per acquisition ${JSON.stringify(found.commands)}, ${found.seconds.toFixed(2)} s, ` +
+        `${found.outOfOrder} out of order within a process, ${found.changes} changes between processes`,
+    )
+  }
+  if (wants('listing')) {
+    const found = await listing(server, 1_000_000)
+    console.log(`\n200 locks and one foreign among ${found.keys.toLocaleString('en')} other keys`)
+    console.log(`  from the index ${found.indexMs.toFixed(1)} ms`)
+    console.log(
+      `  with foreign ones ${found.firstWithForeignMs.toFixed(0)} ms, and then ${found.laterWithForeignMs.toFixed(1)} ms; ` +
+        `${found.found} found, ${found.foreign} foreign`,
+    )
+  }
+}
+
+const [, file, mode, task = '', url = '', count = '', nth = ''] = process.argv
+if (file === self && mode === '--worker') await work(task, url, Number(count), Number(nth))
+else if (file === self) {
+  await main(process.argv.slice(2))
+  process.exit()
+}

@@ -1,0 +1,2 @@
+/** Builds dist/ if any source is newer than what was built from it. */
+export function ensureBuilt(): void
