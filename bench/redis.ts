@@ -28,10 +28,16 @@ function peers(url: string): Record<string, Cycle> {
   if (!existsSync(new URL('node_modules', import.meta.url))) return {}
   const peer = createRequire(import.meta.url)
   const { default: Redlock5 } = peer('redlock5') as {
-    default: new (clients: unknown[]) => { acquire(names: string[], ttl: number): Promise<{ release(): Promise<unknown> }> }
+    default: new (
+      clients: unknown[],
+    ) => { acquire(names: string[], ttl: number): Promise<{ release(): Promise<unknown> }> }
   }
   const { Mutex } = peer('redis-semaphore') as {
-    Mutex: new (client: unknown, name: string, options: object) => { acquire(): Promise<void>; release(): Promise<void> }
+    Mutex: new (
+      client: unknown,
+      name: string,
+      options: object,
+    ) => { acquire(): Promise<void>; release(): Promise<void> }
   }
   const redlock5 = new Redlock5([new Redis(url)])
   const client = new Redis(url)
@@ -172,12 +178,15 @@ export interface ListingFigures {
 /** 200 locks of ours and one foreign among so many other keys. */
 export async function listing(server: RedisServer, keys: number): Promise<ListingFigures> {
   const client = new Redis(server.url)
-  for (let done = 0; done < keys; done += 100_000) await client.call('DEBUG', 'POPULATE', '100000', `other${done}`, '10')
+  for (let done = 0; done < keys; done += 100_000)
+    await client.call('DEBUG', 'POPULATE', '100000', `other${done}`, '10')
   const [plain, whole] = [redis(client, { listForeign: false }), redis(client, { timeout: '30s' })]
   const locks = createLocks(plain)
   await Promise.all(Array.from({ length: 200 }, (_, i) => locks.acquire(`shop:${i}`)))
   await client.set('lock:shop:foreign', 'somebody', 'PX', 600_000)
-  const timed = async (store: typeof plain): Promise<[number, Awaited<ReturnType<NonNullable<typeof plain.holders>>>]> => {
+  const timed = async (
+    store: typeof plain,
+  ): Promise<[number, Awaited<ReturnType<NonNullable<typeof plain.holders>>>]> => {
     const began = performance.now()
     const views = (await store.holders?.('lock:shop:')) ?? []
     return [performance.now() - began, views]
@@ -204,7 +213,10 @@ export async function listing(server: RedisServer, keys: number): Promise<Listin
 const self = fileURLToPath(import.meta.url)
 
 function start(...args: string[]): ChildProcess {
-  return fork(self, ['--worker', ...args], { execArgv: ['--import', 'tsx'], stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
+  return fork(self, ['--worker', ...args], {
+    execArgv: ['--import', 'tsx'],
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  })
 }
 
 async function turnsOf(child: ChildProcess): Promise<Turn[]> {

@@ -135,7 +135,8 @@ class Campaign {
 
   /** Whoever is inside by its own account: it wakes up when somebody else is. */
   async #freeze(): Promise<void> {
-    const inside = this.#history().sections.findLast((section) => !section.ended)
+    const open = this.#history().sections.filter((section) => !section.ended)
+    const inside = open.toSorted((a, b) => a.until - b.until).at(-1)
     const victim = [...this.#workers].find((worker) => worker.pid === inside?.pid) ?? this.#random()
     if (!victim) return
     victim.kill('SIGSTOP')

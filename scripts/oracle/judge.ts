@@ -14,7 +14,8 @@ export interface Verdict {
 }
 
 /** Judges what the processes believed, knowing nothing of how they came to believe it. */
-export function judge({ sections, collisions }: History, breaks: readonly Break[], ttlMs: number): Verdict {
+export function judge({ sections: all, collisions }: History, breaks: readonly Break[], ttlMs: number): Verdict {
+  const sections = all.filter((section) => section.from < Number.POSITIVE_INFINITY).sort((a, b) => a.from - b.from)
   const violations = collisions.map(
     (collision) => `${collision.id} entered while ${collision.with} was inside (open 'wx' failed)`,
   )

@@ -17,6 +17,7 @@ export interface Section {
   pid: number
   mode: 'exclusive' | 'shared'
   token: bigint
+  /** From here on. Infinity: it never believed, such as one that was stopped before it could look. */
   from: number
   /** Until here it certainly believed to hold the lock. */
   until: number
@@ -43,14 +44,24 @@ export function readHistory(files: readonly string[]): History {
       const line = JSON.parse(text) as Line
       if (line.type === 'began') {
         const { id, pid, mode, token, at } = line
-        sections.set(id, { id, pid, mode, token: BigInt(token), from: at, until: at, ended: false })
+        sections.set(id, {
+          id,
+          pid,
+          mode,
+          token: BigInt(token),
+          from: Number.POSITIVE_INFINITY,
+          until: at,
+          ended: false,
+        })
         continue
       }
       const section = sections.get(line.id)
       if (line.type === 'collision') collisions.push(line)
-      else if (section && line.type === 'believed') section.until = Math.max(section.until, line.at)
-      else if (section) section.ended = true
+      else if (section && line.type === 'believed') {
+        section.from = Math.min(section.from, line.at)
+        section.until = Math.max(section.until, line.at)
+      } else if (section) section.ended = true
     }
   }
-  return { sections: [...sections.values()].sort((a, b) => a.from - b.from), collisions }
+  return { sections: [...sections.values()], collisions }
 }

@@ -50,7 +50,11 @@ async function figures(p: Proving): Promise<void> {
   const waited = await crowd(server)
   const received = `${waited.perAcquisition.toFixed(2)} ${JSON.stringify(waited.commands)}`
   p.check('100 waiters in 4 processes: at most 4 commands per acquisition', waited.perAcquisition <= 4, received)
-  p.check('100 waiters in 4 processes: in order within a process', waited.outOfOrder === 0, `${waited.outOfOrder} were not`)
+  p.check(
+    '100 waiters in 4 processes: in order within a process',
+    waited.outOfOrder === 0,
+    `${waited.outOfOrder} were not`,
+  )
   p.check('100 waiters in 4 processes: processes take turns', waited.changes >= 8, `${waited.changes} changes`)
 
   const times = await serial(server.url, 10)
@@ -58,10 +62,18 @@ async function figures(p: Proving): Promise<void> {
   for (const name of ['the store alone', 'leasehold']) {
     const us = times[name] as number
     const figure = `${(us / least).toFixed(2)}x: ${us.toFixed(0)} against ${least.toFixed(0)} µs`
-    p.check(`serial acquire + release within 1.25x of a bare SET NX PX and a script (${name})`, us <= 1.25 * least, figure)
+    p.check(
+      `serial acquire + release within 1.25x of a bare SET NX PX and a script (${name})`,
+      us <= 1.25 * least,
+      figure,
+    )
   }
 
   const found = await listing(server, 1_000_000)
   const listed = `${found.indexMs.toFixed(1)} ms; ${found.firstWithForeignMs.toFixed(0)} ms with the walk for foreign ones`
-  p.check('200 locks and a foreign one are listed among a million keys', found.found === 201 && found.foreign === 1, listed)
+  p.check(
+    '200 locks and a foreign one are listed among a million keys',
+    found.found === 201 && found.foreign === 1,
+    listed,
+  )
 }

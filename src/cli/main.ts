@@ -19,6 +19,7 @@ const commands: Record<string, () => Promise<Command>> = {
   ls: async () => (await import('./commands/ls.js')).ls,
   show: async () => (await import('./commands/show.js')).show,
   release: async () => (await import('./commands/release.js')).release,
+  migrate: async () => (await import('./commands/migrate.js')).migrate,
 }
 
 const program: Program = {

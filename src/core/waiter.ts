@@ -29,6 +29,9 @@ const LONGEST_PAUSE_MS = 1_000
 /** How long one question may stay open inside the server. */
 const BLOCK_MS = 5_000
 
+/** How long a question that was kept open may take to be answered once it is ended. */
+const LAST_CALL_MS = 500
+
 /** Ends a wait that has become pointless (`Ask.onRefusal`). Never seen by callers. */
 export class WaitEnded extends Error {}
 
@@ -60,6 +63,7 @@ export class Waiter extends Timed {
   /** When the last question was sent that was refused: what is granted later counts from here at least. */
   #contactAt = Number.NEGATIVE_INFINITY
   #stopListening: (() => void) | undefined
+  #lastCall = false
   #rung = false
   #wake: (() => void) | undefined
   readonly #alarm = new Alarm(() => this.ring())
@@ -116,8 +120,8 @@ export class Waiter extends Timed {
   override due(): void {
     const { name, kind } = this.ask
     const { waitedMs } = this
-    // A question that the server keeps open is no silence.
-    if (this.#failure || (this.#inFlight && !this.#refusal && !this.#engine.store.blocks)) {
+    if (this.#inFlight && this.#engine.store.blocks && !this.#lastCall) return this.#callBack()
+    if (this.#failure || (this.#inFlight && !this.#refusal)) {
       const reason = this.#failure?.message ?? `${this.#engine.store.name} did not answer in time`
       const cause = this.#failure
       this.fail(
@@ -128,6 +132,14 @@ export class Waiter extends Timed {
     const heldBy = this.#refusal?.blocker?.owner
     this.#engine.events.emit('timeout', () => ({ name, kind, waitedMs, heldBy }))
     this.fail(new LockTimeoutError(name, { waitedMs, heldBy }))
+  }
+
+  /** The server keeps our question open. Ended, it is answered; if it is not, the server is silent. */
+  #callBack(): void {
+    this.#lastCall = true
+    const { world, waits, courier } = this.#engine
+    waits.set(this, world.now() + LAST_CALL_MS, LAST_CALL_MS)
+    void courier.release({ key: this.ask.key, owner: this.owner })
   }
 
   /** Something happened to the key. Events are hints: all but a grant only make us ask sooner. */
@@ -193,6 +205,7 @@ export class Waiter extends Timed {
       this.#contactAt = sentAt
       this.#mayHold = this.#engine.store.features.line || this.#engine.store.blocks === true
       if (this.ask.onRefusal?.(answer)) this.fail(new WaitEnded())
+      else if (this.#lastCall) this.due()
     }
     return this.#done
   }

@@ -47,5 +47,9 @@ export async function conformity(p: Proving, place: Place): Promise<void> {
   await Promise.all(Array.from({ length: AT_ONCE }, worker))
   await finish()
   for (const each of failed) p.say(`  not kept: ${each}`)
-  p.check(`${place.name}: the whole conformance kit`, failed.length === 0, `${cases.length - failed.length} of ${cases.length}`)
+  p.check(
+    `${place.name}: the whole conformance kit`,
+    failed.length === 0,
+    `${cases.length - failed.length} of ${cases.length}`,
+  )
 }

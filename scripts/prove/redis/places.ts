@@ -53,7 +53,8 @@ async function node(client: NodeRedis): Promise<Connection> {
 
 /** What hurts no data, on every server of a place. */
 function harmless(servers: () => readonly RedisServer[]): Fault[] {
-  const everywhere = (...command: string[]) => Promise.all(servers().map((each) => each.command(...command).catch(ignore)))
+  const everywhere = (...command: string[]) =>
+    Promise.all(servers().map((each) => each.command(...command).catch(ignore)))
   return [
     { name: 'SCRIPT FLUSH', loses: false, strike: () => everywhere('SCRIPT', 'FLUSH') },
     { name: 'CLIENT KILL', loses: false, strike: () => everywhere('CLIENT', 'KILL', 'TYPE', 'normal') },
@@ -104,7 +105,8 @@ async function moveSlot(cluster: RedisCluster, slot: number): Promise<void> {
     await from.command('MIGRATE', '127.0.0.1', String(to.port), '', '0', '5000', 'KEYS', ...keys)
     await sleep(5)
   }
-  for (const each of new Set([to, from, ...masters])) await each.command('CLUSTER', 'SETSLOT', String(slot), 'NODE', toId)
+  for (const each of new Set([to, from, ...masters]))
+    await each.command('CLUSTER', 'SETSLOT', String(slot), 'NODE', toId)
 }
 
 export async function clustered(with_: 'ioredis' | 'node-redis'): Promise<Place> {
@@ -124,7 +126,8 @@ export async function clustered(with_: 'ioredis' | 'node-redis'): Promise<Place>
   }
   return {
     name: `${with_}, cluster of three masters with replicas`,
-    connect: async () => (with_ === 'ioredis' ? io(new Cluster(hosts(cluster.nodes))) : node(createCluster({ rootNodes }))),
+    connect: async () =>
+      with_ === 'ioredis' ? io(new Cluster(hosts(cluster.nodes))) : node(createCluster({ rootNodes })),
     faults: [
       ...harmless(() => cluster.nodes),
       { name: 'CLUSTER FAILOVER', loses: false, strike: () => failOver() },

@@ -115,7 +115,7 @@ export function end(client: PgClient): Promise<void> {
       client.connection?.stream?.destroy()
       resolve()
     }, 1_000)
-    client
+    void client
       .end()
       .catch(() => {})
       .then(() => {

@@ -183,7 +183,9 @@ export class Session {
     const sentAt = this.#options.world.now()
     try {
       const statement = this.#statements.wait[how - 1] as string
-      const answer = await this.#run(statement, [id.bits], `wait${how}`, this.#options.queueMs).finally(hooks.ended)
+      const answer = await this.#run(statement, [id.bits], `wait${how}`, this.#options.queueMs).finally(
+        () => void hooks.ended(),
+      )
       if (!this.#isOurs(answer)) throw this.lost
       return { token: tokenOf(answer[0]?.[0]) as bigint, sentAt }
     } catch (error) {

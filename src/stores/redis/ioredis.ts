@@ -181,7 +181,8 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
     const nodes = this.client.nodes('all')
     const at = address.lastIndexOf(':')
     const [host, port] = [address.slice(0, at), Number(address.slice(at + 1))]
-    const known = nodes.find(({ options }) => String(options.host) === host && Number(options.port) === port) ?? nodes[0]
+    const known =
+      nodes.find(({ options }) => String(options.host) === host && Number(options.port) === port) ?? nodes[0]
     if (!known) throw new Error('no node of the cluster is known')
     return new IoRedisEar(known, { host, port }, on)
   }

@@ -96,7 +96,8 @@ export class Names {
   #index(kind: string, slot: number): Index {
     const name = `${this.lead}leasehold:held:${this.cluster ? `{${tagOf(slot)}}:` : ''}${kind}`
     let index = this.#indexes.get(name)
-    if (!index) this.#indexes.set(name, (index = { name, kind, clock: new ServerClock(), warmUntil: 0, announcedUntil: 0 }))
+    if (!index)
+      this.#indexes.set(name, (index = { name, kind, clock: new ServerClock(), warmUntil: 0, announcedUntil: 0 }))
     return index
   }
 

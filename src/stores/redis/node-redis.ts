@@ -179,9 +179,13 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
 class SentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
   readonly cluster = false
 
+  /** It says nothing of a master that it lost and found again, unless made with `passthroughClientErrorEvents`. */
   constructor(client: NodeRedisSentinel) {
     super(client)
-    this.on(client, 'topology-change', () => this.doubt())
+    this.on(client, 'topology-change', (change: { type?: string }) => {
+      if (change.type === 'MASTER_CHANGE') this.doubt()
+    })
+    this.on(client, 'error', () => this.shock())
     let wasReady = this.ready()
     this.on(client, 'ready', () => {
       if (wasReady) this.doubt()
@@ -286,15 +290,19 @@ class SentinelEar implements Ear {
   constructor(client: NodeRedisSentinel, on: EarEvents) {
     this.#client = client
     this.#on = on
-    client.on('topology-change', this.#broken)
+    client.on('topology-change', this.#changed)
     client.on('reconnecting', this.#broken)
     client.on('error', this.#broken)
+  }
+
+  readonly #changed = ({ type }: { type?: string }): void => {
+    if (type === 'MASTER_CHANGE') this.#broken()
   }
 
   readonly #broken = (): void => {
     if (!this.#open) return
     this.close()
-    this.#on.broken(new Error('the sentinels named another master'))
+    this.#on.broken(new Error('the connection to the master was lost, or the sentinels named another'))
   }
 
   readonly #heard: Listener = (message, channel) => {
@@ -314,7 +322,7 @@ class SentinelEar implements Ear {
 
   close(): void {
     this.#open = false
-    this.#client.off('topology-change', this.#broken)
+    this.#client.off('topology-change', this.#changed)
     this.#client.off('reconnecting', this.#broken)
     this.#client.off('error', this.#broken)
     for (const channel of [...this.#channels]) this.unsubscribe(channel)

@@ -3,7 +3,17 @@
  *
  * @module
  */
-import type { Answer, Blocker, Claim, Failure, HolderView, Released, Renewed, TakeAnswer, WaiterView } from '../../store.js'
+import type {
+  Answer,
+  Blocker,
+  Claim,
+  Failure,
+  HolderView,
+  Released,
+  Renewed,
+  TakeAnswer,
+  WaiterView,
+} from '../../store.js'
 import { type Reply, maybeText, text } from './adapter.js'
 import { unavailable } from './trouble.js'
 

@@ -97,7 +97,8 @@ class RedisStore implements Store {
     this.#closeClient = closeClient
     this.#names = new Names(adapter.keyPrefix, prefix, adapter.cluster)
     this.#scripts = composeScripts(sources, adapter.cluster)
-    this.#transport = new Transport(adapter, this.timeoutMs)
+    const onRecovered = (): void => this.#doubtAll()
+    this.#transport = new Transport(adapter, { timeoutMs: this.timeoutMs, probe: this.#scripts.list, onRecovered })
     this.#eviction = allowEviction ? undefined : new Eviction(adapter)
     this.#foreigners = listForeign ? new Foreigners(adapter, this.#names, this.timeoutMs / 2) : undefined
     this.#listing = new Listing(this.#transport, this.#names, this.#scripts, this.#foreigners)
@@ -107,11 +108,7 @@ class RedisStore implements Store {
       onRevoked: () => this.#doubt(),
       findOut: (channel) => this.#transport.run(this.#scripts.list, [channel], []),
     })
-    adapter.onDoubt(() => {
-      for (const index of this.#names.indexes) index.warmUntil = index.announcedUntil = 0
-      this.#bells.refresh()
-      this.#doubt()
-    })
+    adapter.onDoubt(() => this.#doubtAll())
   }
 
   partition(key: string): number {
@@ -198,10 +195,18 @@ class RedisStore implements Store {
 
   async #end(): Promise<void> {
     this.#bells.close()
+    this.#transport.close()
     this.#foreigners?.close()
     this.#adapter.detach()
     this.#doubters.clear()
     await this.#closeClient?.()
+  }
+
+  /** The server may be another than before, or know nothing any more. */
+  #doubtAll(): void {
+    for (const index of this.#names.indexes) index.warmUntil = index.announcedUntil = 0
+    this.#bells.refresh()
+    this.#doubt()
   }
 
   #doubt(): void {
@@ -221,7 +226,8 @@ class RedisStore implements Store {
   }
 
   #ask(claims: readonly Claim[], index: Index, atomic: boolean, sentAt: number): Promise<Answer[]> {
-    const args = [atomic ? 'all' : index.clock.deadline(sentAt + this.timeoutMs)]
+    const deadline = index.clock.deadline(sentAt + this.timeoutMs)
+    const args = [atomic ? `*${deadline}` : deadline]
     for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOf(claim))
     return this.#transport.ask(this.#scripts.acquire, this.#keys(claims, index), args, (reply) => {
       const late = tooLate(reply)
@@ -256,7 +262,8 @@ class RedisStore implements Store {
     const judged = this.#eviction?.check(now)
     const known = this.#announce(index, ttlMs, now)
     const settled = (): void => {
-      if (!this.#eviction?.refuses) index.warmUntil = Math.min(this.#eviction?.dueAt ?? Number.POSITIVE_INFINITY, index.announcedUntil)
+      if (!this.#eviction?.refuses)
+        index.warmUntil = Math.min(this.#eviction?.dueAt ?? Number.POSITIVE_INFINITY, index.announcedUntil)
     }
     if (!judged && !known) return void settled()
     return Promise.all([judged, known]).then(settled)

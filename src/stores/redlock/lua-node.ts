@@ -42,29 +42,30 @@ export class LuaNode implements ObservableNode {
     this.#maxTtlMs = String(options.maxTtlMs)
   }
 
-  vote({ run, items }: Question<Vote>, done: Done<Votes>): void {
-    const args = [run, this.#nodes, this.#maxTtlMs]
+  vote({ voter, items }: Question<Vote>, done: Done<Votes>): void {
+    const args = [`${voter} ${this.#nodes}`]
     for (const { owner, ttlMs, shared, steal } of items) {
       args.push(owner, ms(ttlMs), steal ? (shared ? 'read steal' : 'steal') : shared ? 'read' : 'lock')
     }
-    this.#ask(scripts.vote, items, args, done, ([standing, counter, micros, ...answers]) => ({
+    this.#ask(scripts.vote, items, args, done, ([standing, counter, seconds, micros, ...answers]) => ({
       standing: standing as Standing,
       counter: Number(counter ?? 0),
-      micros: Number(micros ?? 0),
+      micros: Number(seconds ?? 0) * 1e6 + Number(micros ?? 0),
       items: answers.map(votedOf),
     }))
   }
 
   raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void {
     const args: string[] = []
-    for (const { owner, token, ttlMs, announce, value } of items) {
-      args.push(owner, String(token), ms(ttlMs), flag(announce), value ?? '')
+    for (const { owner, token, ttlMs, news, value } of items) {
+      // Tokens are microseconds, or later: near enough for the index.
+      args.push(owner, String(token), ms(ttlMs), String(Math.floor(token / 1_000 + ttlMs)), news, value ?? '')
     }
     this.#ask(scripts.raise, items, args, done, yesOrNo)
   }
 
-  renew({ run, items }: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void {
-    const args = [run, this.#nodes]
+  renew({ voter, items }: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void {
+    const args = [`${voter} ${this.#nodes}`]
     for (const { owner, ttlMs, token, version, value } of items) {
       args.push(owner, ms(ttlMs), String(token), String(version), value ?? '')
     }
@@ -81,7 +82,7 @@ export class LuaNode implements ObservableNode {
   }
 
   look({ id, known }: { id: string; known: boolean }, done: Done<NodeRecord>): void {
-    this.#ask(scripts.look, [], [id, flag(known)], done, (answer) => {
+    this.#ask(scripts.look, [], [id, flag(known), this.#maxTtlMs], done, (answer) => {
       const [run, recordId, state, age, counter, longest, nodes, manifest] = answer.map(String) as [string, ...string[]]
       return {
         run,

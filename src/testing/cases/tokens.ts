@@ -23,9 +23,9 @@ export const tokenCases: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
-      let last = (await granted(a, t.claim(key, { ttlMs: 30 }))).token
+      let last = (await granted(a, t.claim(key, { ttlMs: 200 }))).token
       for (const client of [b, a, b]) {
-        const lease = await t.until('it ends', () => tried(client, t.claim(key, { ttlMs: 30 })))
+        const lease = await t.until('it ends', () => tried(client, t.claim(key, { ttlMs: 200 })))
         assert.ok(lease.token > last, `token ${lease.token} came after ${last}`)
         last = lease.token
       }

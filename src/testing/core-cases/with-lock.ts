@@ -147,7 +147,7 @@ const nesting: Case[] = [
     async run(t) {
       const locks = await t.locks()
       const name = t.name()
-      const error = await locks.withLock(name, () => rejection(locks.acquire(name, { wait: 50 })))
+      const error = await locks.withLock(name, () => rejection(locks.acquire(name, { wait: 500 })))
       assert.ok(error instanceof LockTimeoutError, String(error))
     },
   },

@@ -1,7 +1,7 @@
 // One of several processes that want the same names: url, library, directory, number of names, seed.
 // The critical section is a file that must not exist, so it knows nothing of the store: whoever finds the file of a
 // process that still lives, and that still believed in its lock afterwards, has seen two holders.
-import { appendFileSync, closeSync, openSync, readFileSync, unlinkSync, writeSync } from 'node:fs'
+import { appendFileSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createLocks } from '../../../src/locks.js'
@@ -19,19 +19,23 @@ function random(): number {
 }
 
 function enter(path: string, token: bigint): void {
+  // Linked into place with its content: one that is killed in the middle must not leave a file that says nothing.
+  const mine = `${path}.${token}`
+  writeFileSync(mine, `${process.pid} ${token}`)
   for (;;) {
     try {
-      const file = openSync(path, 'wx')
-      writeSync(file, `${process.pid} ${token}`)
-      closeSync(file)
-      return
+      linkSync(mine, path)
+      break
     } catch {
       const [pid = '', other = ''] = readOr(path).split(' ')
-      if (pid !== '' && isAlive(Number(pid))) appendFileSync(log, `met ${path} ${token} ${other}\n`)
-      // Left behind by one who was killed, or just now removed.
-      if (other !== '') remove(path)
+      // Just now removed.
+      if (pid === '') continue
+      if (isAlive(Number(pid))) appendFileSync(log, `met ${path} ${token} ${other}\n`)
+      // Otherwise left behind by one who was killed.
+      remove(path)
     }
   }
+  remove(mine)
 }
 
 function readOr(path: string): string {

@@ -216,7 +216,9 @@ test('a client that knows nothing of the cluster is told what is wrong', async (
   ;(client as EventEmitter).on('error', () => {})
   const { store } = on({ client, end: () => client.disconnect() })
   const keys = Array.from({ length: 20 }, (_, i) => claim(`lock:${run}:lost:${i}`))
-  const outcomes = await Promise.all(keys.map(async (one) => Promise.resolve(store.acquire([one])).catch((error: unknown) => error)))
+  const outcomes = await Promise.all(
+    keys.map(async (one) => Promise.resolve(store.acquire([one])).catch((error: unknown) => error)),
+  )
   const errors = outcomes.filter((outcome) => outcome instanceof Error)
   expect(errors.length).toBeGreaterThan(0)
   for (const error of errors) expect(String(error)).toMatch(/is a cluster, and the client is not a cluster client/)

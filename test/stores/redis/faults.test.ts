@@ -243,7 +243,9 @@ test('a wrong or missing password, and a user without the right, are said to be 
 })
 
 test('a server that is still loading is unavailable, and says so', async () => {
-  const started = await server({ args: ['--key-load-delay', '2000', '--loading-process-events-interval-bytes', '1024'] })
+  const started = await server({
+    args: ['--key-load-delay', '2000', '--loading-process-events-interval-bytes', '1024'],
+  })
   const connection = on(ioredis[6](started.url, { enableReadyCheck: false, retryStrategy: () => 20 }))
   await granted(connection.store, claim('lock:a'))
   await started.command('EVAL', "for i = 1, 1500 do redis.call('SET', 'k' .. i, i) end", '0')

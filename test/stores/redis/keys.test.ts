@@ -114,7 +114,8 @@ test('holders are found among a hundred thousand other keys, ours and foreign on
   for (const key of ['lock:shop:1', 'lock:shop:2', 'lock:other:1', 'election:shop', 'semaphore:shop'])
     await granted(store, claim(key))
   await server.command('SET', 'lock:shop:foreign', 'somebody', 'PX', '60000')
-  const listed = async (prefix: string): Promise<string[]> => ((await store.holders?.(prefix)) ?? []).map(({ key }) => key)
+  const listed = async (prefix: string): Promise<string[]> =>
+    ((await store.holders?.(prefix)) ?? []).map(({ key }) => key)
   expect(await listed('lock:shop:')).toEqual(['lock:shop:1', 'lock:shop:2', 'lock:shop:foreign'])
   expect(await listed('election:')).toEqual(['election:shop'])
   expect(await listed('')).toEqual([

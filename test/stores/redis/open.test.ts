@@ -14,7 +14,15 @@ afterEach(async () => {
 })
 
 test('URLs are taken apart as documented', () => {
-  const single = { kind: 'single', tls: false, db: 0, master: '', username: undefined, password: undefined, options: {} }
+  const single = {
+    kind: 'single',
+    tls: false,
+    db: 0,
+    master: '',
+    username: undefined,
+    password: undefined,
+    options: {},
+  }
   expect(parseAddress('redis://localhost')).toEqual({ ...single, hosts: [{ host: 'localhost', port: 6379 }] })
   expect(parseAddress('rediss://user:p%40ss:w@[::1]:7000/5')).toEqual({
     ...single,
@@ -76,7 +84,10 @@ test('a store opened from a URL locks in the named database under the prefix, an
   expect(await lock.release()).toBe(true)
   await locks.close()
   await store.close()
-  const clients = async (): Promise<number> => String(await server.command('CLIENT', 'LIST')).trim().split('\n').length
+  const clients = async (): Promise<number> =>
+    String(await server.command('CLIENT', 'LIST'))
+      .trim()
+      .split('\n').length
   await expect.poll(clients).toBe(1)
 })
 

@@ -19,7 +19,7 @@ export interface Connection {
   end: () => unknown
 }
 
-export type Connect = () => Promise<Connection>
+type Connect = () => Promise<Connection>
 
 const ignore = (): void => {}
 const hosts = (ports: number[]) => ports.map((port) => ({ host: '127.0.0.1', port }))

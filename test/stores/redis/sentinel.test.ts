@@ -40,7 +40,11 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await expect.poll(async () => (await locks.waiters('job')).length).toBe(1)
     await setup.master.command('WAIT', '2', '2000')
     await setup.sentinels[0]?.command('SENTINEL', 'FAILOVER', setup.masterName)
-    const masterPort = (): Promise<number> => setup.currentMaster().then(({ port }) => port, () => setup.master.port)
+    const masterPort = (): Promise<number> =>
+      setup.currentMaster().then(
+        ({ port }) => port,
+        () => setup.master.port,
+      )
     await expect.poll(masterPort, { timeout: 20_000 }).not.toBe(setup.master.port)
     // Through the outage the lock is trusted as long as its time lasts, and then it is confirmed.
     await eventually(() => lock.extend('30s'), 20_000)

@@ -34,7 +34,11 @@ function claim(key: string, over: Partial<Claim> = {}): Claim {
 
 /** How many connections there are besides the one that asks. */
 async function connections(): Promise<number> {
-  return String(await server.command('CLIENT', 'LIST')).trim().split('\n').length - 1
+  return (
+    String(await server.command('CLIENT', 'LIST'))
+      .trim()
+      .split('\n').length - 1
+  )
 }
 
 const clients = {

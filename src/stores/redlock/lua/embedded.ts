@@ -3,25 +3,28 @@
 export const admit: string = `-- admit.lua   lets this node vote, or says that it has lost something
 -- ARGV id as nodes, then manifest (founder) | counter longestMs (returner)
 -- → 1 it votes | 0 it does not
-local record = call('HMGET', KEYS[1], 'run', 'id', 'state', 'since', 'counter', 'longest', 'nodes')
+local record = call('HMGET', KEYS[1], 'run', 'id', 'state', 'since', 'longest', 'nodes', 'counter')
+local actual = run()
 -- Decided for what this node was before it was emptied or restarted: not for this one.
-if record[1] ~= run() or record[2] ~= ARGV[1] then return 0 end
-if record[3] == 'votes' then return record[7] == ARGV[3] and 1 or 0 end
+if record[1] ~= actual or record[2] ~= ARGV[1] then return 0 end
+if record[3] == 'votes' then return record[6] == ARGV[3] and readCard() == actual and 1 or 0 end
 
 local as = ARGV[2]
-if as == 'founder' then
-  if record[3] ~= 'new' then return 0 end
-  call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'manifest', ARGV[4])
-  return 1
-end
+local longest = tonumber(record[5] or 0)
+local counter = tonumber(record[7] or 0)
 if as == 'loser' then
   call('HSET', KEYS[1], 'state', 'lost')
   return 0
+elseif as == 'founder' then
+  if record[3] ~= 'new' then return 0 end
+  call('HSET', KEYS[1], 'manifest', ARGV[4])
+else
+  longest = math.max(tonumber(ARGV[5]), longest)
+  if now - record[4] < longest then return 0 end
+  counter = math.max(tonumber(ARGV[4]), counter)
 end
-local longest = math.max(tonumber(ARGV[5]), tonumber(record[6] or 0))
-if now - record[4] < longest then return 0 end
-local counter = math.max(tonumber(ARGV[4]), tonumber(record[5] or 0))
-call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'counter', whole(counter), 'longest', whole(longest))
+call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'longest', whole(longest))
+writeCard(actual, ARGV[1], ARGV[3], whole(counter))
 return 1
 `
 
@@ -29,17 +32,19 @@ export const common: string = `-- common.lua   what the scripts share: each runs
 --
 -- KEYS 1 record  2 index, then plain… one per item. The others are named after it.
 -- On each node there are, for all names together:
---   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of
+--   card     string  only while it votes: counter (the largest token it knows of) run id nodes verified
+--   record   hash    run id state since longest nodes manifest: who it is, for its admission; counter while there is no card
 --   index    zset    the keys that are held, by the time at which their last lease ends
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:announce:length:value
+--   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:version:announce:length:value
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
 -- Clients may put a prefix before every key. Names travel without it.
 local PREFIX = string.sub(KEYS[1], 1, -1 - #'leasehold:redlock')
+local CARD = KEYS[1] .. ':card'
 local READERS = KEYS[1] .. ':readers:'
 local INFO = KEYS[1] .. ':info:'
 
@@ -55,15 +60,29 @@ local function run()
   return string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
+-- run, id, nodes, counter
+local function readCard()
+  local counter, voter, id, nodes = string.match(call('GET', CARD) or '', '^(%d+) (%x+) (%S+) (%d+) %d+$')
+  return voter, id, nodes, counter
+end
+
+-- Says that this run votes. LASTSAVE is never before the start of the server: as long as it is before \`verified\`, there was
+-- no restart since, and a vote need not ask who it speaks to.
+local function writeCard(actual, id, nodes, counter)
+  local verified = call('LASTSAVE') < tonumber(clock[1]) and clock[1] or '0'
+  call('SET', CARD, counter .. ' ' .. actual .. ' ' .. id .. ' ' .. nodes .. ' ' .. verified)
+end
+
 -- Asked of the server itself and not of the caller: a caller that has not noticed a restart would vouch for a node that
--- came back with yesterday's data.
-local function standing(expected, nodes)
+-- came back with yesterday's data. \`expected\`: run id nodes, as they were when the caller last looked.
+local function standing(expected)
   local actual = run()
-  if actual ~= expected then return 'stranger' end
-  local record = call('HMGET', KEYS[1], 'run', 'state', 'nodes')
-  if record[1] ~= actual or record[2] ~= 'votes' then return 'sits' end
-  if record[3] ~= nodes then return 'other' end
-  return 'votes'
+  local voter, id, size = readCard()
+  local knownRun, knownId, nodes = string.match(expected, '^(%x+) (%S+) (%d+)$')
+  if actual ~= knownRun then return 'stranger' end
+  if voter ~= actual then return 'sits' end
+  if size ~= nodes then return 'other' end
+  return id == knownId and 'votes' or 'stranger'
 end
 
 local function nameOf(plain)
@@ -90,17 +109,17 @@ local function content(plain)
   error(value)
 end
 
-local function entry(token, since, version, announce, value)
-  return token .. ':' .. since .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
+local function entry(token, version, announce, value)
+  return token .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
 end
 
--- token, since, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
+-- token, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
 local function read(info, owner, shared)
   local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
   if type(text) ~= 'string' then return nil end
-  local token, since, version, announce, length, rest = string.match(text, '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
+  local token, version, announce, length, rest = string.match(text, '^(%d+):(%d+):([01]):(%d+):(.*)$')
   if not shared and string.sub(rest, length + 1) ~= owner then return nil end
-  return token, since, version, string.sub(rest, 1, length), announce
+  return token, version, string.sub(rest, 1, length), announce
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -138,8 +157,9 @@ local function holders(plain)
   local holder = settle(plain, readers, info)
   local found = {}
   local function add(owner, shared, ttl)
-    local token, since, version, value = read(info, owner, shared)
-    local held = since and whole(now - since) or false
+    local token, version, value = read(info, owner, shared)
+    -- Tokens are microseconds, unless counters ran ahead of the clocks.
+    local held = token and whole(math.max((micros - token) / 1000, 0)) or false
     found[#found + 1] = {
       nameOf(plain), owner, shared and 1 or 0, ttl >= 0 and whole(ttl) or false, token or false, version or false, held,
       value and value ~= '' and value or false,
@@ -202,50 +222,51 @@ return found
 `
 
 export const look: string = `-- look.lua   who this node is, and how it stands; begins a record if there is none for this run of the server
--- ARGV id known
+-- ARGV id known maxTtlMs
 -- → { run, id, state, ageMs, counter, longestMs, nodes, manifest }
 local actual = run()
-local before = call('HMGET', KEYS[1], 'run', 'counter')
-if before[1] ~= actual then
+local record = call('HMGET', KEYS[1], 'run', 'state', 'longest', 'counter')
+local voter, _, _, counter = readCard()
+counter = counter or record[4]
+-- A voter without its card has lost it, and with it the counter.
+if record[1] ~= actual or (record[2] == 'votes' and voter ~= actual) then
   -- Anything at all from earlier, here or in the caller's memory, means that something may be missing.
-  local state = (before[1] or before[2] or ARGV[2] == '1') and 'lost' or 'new'
-  call('HSET', KEYS[1], 'run', actual, 'id', ARGV[1], 'state', state, 'since', whole(now), 'manifest', '')
+  local state = (record[1] or counter or ARGV[2] == '1') and 'lost' or 'new'
+  call('HSET', KEYS[1], 'run', actual, 'id', ARGV[1], 'state', state, 'since', whole(now), 'manifest', '', 'counter', counter or '0')
+  call('DEL', CARD)
 end
-local record = call('HMGET', KEYS[1], 'id', 'state', 'since', 'counter', 'longest', 'nodes', 'manifest')
+-- Whoever votes has looked before: so this is the longest lease that anybody here may hold.
+if tonumber(record[3] or 0) < tonumber(ARGV[3]) then call('HSET', KEYS[1], 'longest', ARGV[3]) end
+record = call('HMGET', KEYS[1], 'id', 'state', 'since', 'longest', 'nodes', 'manifest')
 return {
-  actual, record[1], record[2], whole(now - record[3]), record[4] or '0', record[5] or '0', record[6] or '0', record[7] or '',
+  actual, record[1], record[2], whole(now - record[3]), counter or '0', record[4] or '0', record[5] or '0', record[6] or '',
 }
 `
 
 export const quickRaise: string = `-- quick-raise.lua   round 2 for locks; from the first other item on, raise.lua goes on
--- ARGV per item 5: owner token ttlMs announce value
+-- ARGV per item 6: owner token ttlMs endsAt news (none, taken, changed) value
 local QUICK = redis.call
-local at = QUICK('TIME')
-local today = string.format('%.0f', math.floor(at[1] * 1000 + at[2] / 1000))
 local size = #KEYS - 2
-local highest = 0
+local highest = '0'
 local answers = {}
 local next = 1
 while next <= size do
-  local a = 5 * next - 4
-  local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 4]
-  if ARGV[a + 3] == '1' or redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
-  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
-  QUICK('ZADD', KEYS[2], today + ARGV[a + 2], name)
-  -- Those who were about to ask need not.
-  local channel = 'leasehold:redlock:bell:' .. name
-  local listeners = QUICK('PUBSUB', 'NUMSUB', channel)[2]
-  if listeners > 0 then QUICK('PUBLISH', channel, listeners .. ' taken ' .. owner) end
-  highest = math.max(highest, tonumber(token))
+  local a = 6 * next - 5
+  local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 5]
+  if ARGV[a + 4] ~= 'none' or redis.pcall('GET', plain) ~= owner then break end
+  local name = string.sub(plain, #KEYS[1] - 16)
+  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
+  QUICK('ZADD', KEYS[2], ARGV[a + 3], name)
+  if tonumber(token) > tonumber(highest) then highest = token end
   answers[next] = 1
   next = next + 1
 end
 if next > size then
-  if highest > tonumber(QUICK('HGET', KEYS[1], 'counter') or 0) then
-    QUICK('HSET', KEYS[1], 'counter', string.format('%.0f', highest))
+  local counter, rest = string.match(QUICK('GET', KEYS[1] .. ':card') or '', '^(%d+)(.*)$')
+  if counter then
+    if tonumber(highest) > tonumber(counter) then QUICK('SET', KEYS[1] .. ':card', highest .. rest) end
+    if highest % 16 ~= 0 then return answers end
   end
-  if highest % 16 ~= 0 then return answers end
 end
 `
 
@@ -258,13 +279,13 @@ local next = 1
 while next <= size do
   local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
   if redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
+  local name = string.sub(plain, #KEYS[1] - 16)
   local info = KEYS[1] .. ':info:' .. name
   local news = false
   local channel = 'leasehold:redlock:bell:' .. name
   local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
   if listeners > 0 then
-    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:%d+:1:')
+    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:1:')
     news = listeners .. (announced and ' ended ' or ' freed ') .. owner
   end
   QUICK('DEL', plain, info)
@@ -277,62 +298,66 @@ if next > size then return answers end
 `
 
 export const quickVote: string = `-- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
--- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
+-- ARGV expected (run id nodes), then per item 3: owner ttlMs kind (lock, read, steal)
 local QUICK = redis.call
-local self = QUICK('HMGET', KEYS[1], 'run', 'state', 'nodes', 'counter', 'longest')
-local actual = string.match(QUICK('INFO', 'server'), 'run_id:(%x+)')
-if actual ~= ARGV[1] then return { 'stranger' } end
-if self[1] ~= actual or self[2] ~= 'votes' then return { 'sits' } end
-if self[3] ~= ARGV[2] then return { 'other' } end
-if not self[5] or tonumber(self[5]) < tonumber(ARGV[3]) then QUICK('HSET', KEYS[1], 'longest', ARGV[3]) end
-
-local at = QUICK('TIME')
-local answers = { 'votes', self[4] or '0', string.format('%.0f', at[1] * 1000000 + at[2]) }
+-- counter expected verified
+local card = QUICK('GET', KEYS[1] .. ':card') or ' '
+local from = string.find(card, ' ', 1, true)
+local till = from + #ARGV[1]
+local slow = string.sub(card, from + 1, till) ~= ARGV[1] or QUICK('LASTSAVE') >= tonumber(string.sub(card, till + 2))
 local size = #KEYS - 2
 local next = 1
-while next <= size do
-  local a = 3 * next + 1
-  if ARGV[a + 2] ~= 'lock' then break end
-  local plain, owner = KEYS[next + 2], ARGV[a]
-  -- Answers what was there. A key of another type is an error, and for vote.lua to explain.
-  local before = redis.pcall('GET', plain)
-  if before and before ~= owner then break end
-  if not before then
-    local set = redis.pcall('SET', plain, owner, 'PX', ARGV[a + 1])
-    if set.err then break end
+local answers
+if not slow then
+  local at = QUICK('TIME')
+  answers = { 'votes', string.sub(card, 1, from - 1), at[1], at[2] }
+  while next <= size do
+    local a = 3 * next - 1
+    if ARGV[a + 2] ~= 'lock' then break end
+    local plain, owner = KEYS[next + 2], ARGV[a]
+    -- A key of another type is an error, and for vote.lua to explain.
+    local before = redis.pcall('GET', plain)
+    if before and before ~= owner then break end
+    if not before and redis.pcall('SET', plain, owner, 'PX', ARGV[a + 1]).err then break end
+    answers[next + 4] = 1
+    next = next + 1
   end
-  answers[#answers + 1] = 1
-  next = next + 1
+  if next > size then return answers end
 end
-if next > size then return answers end
 `
 
 export const raise: string = `-- raise.lua   round 2: where the key is still mine, the counter becomes at least the token
--- ARGV per item 5: owner token ttlMs announce value
+-- ARGV per item 6: owner token ttlMs endsAt news (none, taken, changed) value
 -- → item…     item: 1 raised | 0 not mine | { 2, error }
 -- On a node of any standing: that the key is mine proves that it remembers my vote, and so everything before it.
 
 local function raise(plain, a)
   local readers, info = sides(plain)
-  local owner, token, ttl, announce, value = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  local owner, token, ttl, news, value = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5]
+  local announce = news == 'changed' and '1' or '0'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  highest = math.max(highest, tonumber(token))
+  if tonumber(token) > tonumber(highest) then highest = token end
   if holder == SHARED then
-    call('HSET', info, owner, entry(token, whole(now), '1', announce, value))
+    call('HSET', info, owner, entry(token, '1', announce, value))
     ttl = call('PTTL', plain)
     call('PEXPIRE', info, whole(math.max(ttl, 1)))
   else
-    call('SET', info, entry(token, whole(now), '1', announce, value) .. owner, 'PX', ttl)
+    call('SET', info, entry(token, '1', announce, value) .. owner, 'PX', ttl)
   end
   call('ZADD', KEYS[2], whole(now + ttl), nameOf(plain))
-  if announce == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
-  if holder ~= SHARED then ring(plain, 'taken ' .. owner) end
+  if news == 'changed' then ring(plain, 'changed ' .. owner .. ' 1') end
+  -- Those who were about to ask need not.
+  if news ~= 'none' and holder ~= SHARED then ring(plain, 'taken ' .. owner) end
   return 1
 end
 
-each(next, size, 5, 0, raise, answers)
-if highest > tonumber(call('HGET', KEYS[1], 'counter') or 0) then call('HSET', KEYS[1], 'counter', whole(highest)) end
+each(next, size, 6, 0, raise, answers)
+local counter, rest = string.match(call('GET', CARD) or '', '^(%d+)(.*)$')
+counter = tonumber(counter or call('HGET', KEYS[1], 'counter') or 0)
+if tonumber(highest) > counter then
+  if rest then call('SET', CARD, highest .. rest) else call('HSET', KEYS[1], 'counter', highest) end
+end
 -- Leases that ended without a release leave their names. Some go now and then, so the index stays about as small as what is held.
 local ended = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 32 + 32 * size)
 if #ended > 0 then call('ZREM', KEYS[2], unpack(ended)) end
@@ -348,7 +373,7 @@ local function release(plain, a)
   local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  local _, _, _, _, announced = read(info, owner, holder == SHARED)
+  local _, _, _, announced = read(info, owner, holder == SHARED)
   if holder == SHARED then
     call('ZREM', readers, owner)
     call('HDEL', info, owner)
@@ -367,7 +392,7 @@ return each(next, size, 2, 0, release, answers)
 `
 
 export const renew: string = `-- renew.lua   more time; never creates, never shortens
--- ARGV run nodes, then per item 5: owner ttlMs token version value
+-- ARGV expected (run id nodes), then per item 5: owner ttlMs token version value
 -- → { standing, item… }     item: 1 ours | 0 absent | 3 taken | { 2, error }
 -- Also on a node that sits out: it keeps what it still has, so that it has it when it votes again.
 
@@ -393,9 +418,9 @@ local function renew(plain, a)
   end
   if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, since, older, _, announce = read(info, owner, shared)
+    local known, older, _, announce = read(info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      local text = entry(known or token, since or whole(now), version, announce or '0', value)
+      local text = entry(known or token, version, announce or '0', value)
       if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
       call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
       ring(plain, 'changed ' .. owner .. ' ' .. version)
@@ -404,7 +429,7 @@ local function renew(plain, a)
   return 1
 end
 
-return each(1, #KEYS - 2, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })
+return each(1, #KEYS - 2, 5, 1, renew, { standing(ARGV[1]) })
 `
 
 export const time: string = `-- time.lua   the node's clock
@@ -413,8 +438,16 @@ return { whole(micros) }
 `
 
 export const vote: string = `-- vote.lua   round 1: set if absent
--- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
--- → { 'votes', counter, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
+-- ARGV expected (run id nodes), then per item 3: owner ttlMs kind (lock, read, steal)
+-- → { 'votes', counter, seconds, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
+
+if slow then
+  local state = standing(ARGV[1])
+  if state ~= 'votes' then return { state } end
+  local actual, id, nodes, counter = readCard()
+  writeCard(actual, id, nodes, counter)
+  answers = { 'votes', counter, clock[1], clock[2] }
+end
 
 local function obstacle(holder, plain, readers, info)
   local owner, ttl = holder, nil
@@ -424,7 +457,7 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, _, version, value = read(info, owner, holder == SHARED)
+  local token, version, value = read(info, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 
@@ -450,5 +483,5 @@ local function vote(plain, a)
   return 1
 end
 
-return each(next, size, 3, 3, vote, answers)
+return each(next, size, 3, 1, vote, answers)
 `

@@ -7,13 +7,13 @@ local next = 1
 while next <= size do
   local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
   if redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
+  local name = string.sub(plain, #KEYS[1] - 16)
   local info = KEYS[1] .. ':info:' .. name
   local news = false
   local channel = 'leasehold:redlock:bell:' .. name
   local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
   if listeners > 0 then
-    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:%d+:1:')
+    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:1:')
     news = listeners .. (announced and ' ended ' or ' freed ') .. owner
   end
   QUICK('DEL', plain, info)

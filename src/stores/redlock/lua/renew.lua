@@ -1,5 +1,5 @@
 -- renew.lua   more time; never creates, never shortens
--- ARGV run nodes, then per item 5: owner ttlMs token version value
+-- ARGV expected (run id nodes), then per item 5: owner ttlMs token version value
 -- → { standing, item… }     item: 1 ours | 0 absent | 3 taken | { 2, error }
 -- Also on a node that sits out: it keeps what it still has, so that it has it when it votes again.
 
@@ -25,9 +25,9 @@ local function renew(plain, a)
   end
   if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, since, older, _, announce = read(info, owner, shared)
+    local known, older, _, announce = read(info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      local text = entry(known or token, since or whole(now), version, announce or '0', value)
+      local text = entry(known or token, version, announce or '0', value)
       if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
       call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
       ring(plain, 'changed ' .. owner .. ' ' .. version)
@@ -36,4 +36,4 @@ local function renew(plain, a)
   return 1
 end
 
-return each(1, #KEYS - 2, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })
+return each(1, #KEYS - 2, 5, 1, renew, { standing(ARGV[1]) })

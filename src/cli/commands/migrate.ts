@@ -1,0 +1,46 @@
+import { type Command, type Input, UsageError } from '../command.js'
+import { exitCode } from '../exit-codes.js'
+import { print, say } from '../output.js'
+import { storeOption } from '../stores.js'
+
+export const migrate: Command = {
+  usage: '[options]',
+  summary: 'creates or updates the tables of leasehold in PostgreSQL',
+  about: `
+Any number of processes may do so at once. Stops and explains if the database has a relation distributed_locks or a
+function acquire_lock that is not ours; --adopt takes their rows over.`,
+  options: {
+    print: { help: 'show the SQL instead of running it, for those who have their own migrations' },
+    schema: { value: 'NAME', help: 'the schema to put them in (default public)' },
+    adopt: { help: 'take over a distributed_locks that is already there' },
+    ...storeOption,
+  },
+  examples: [
+    ['leasehold migrate --store postgres://db/shop', 'apply it'],
+    ['leasehold migrate --print > leasehold.sql', 'or keep it with your own migrations'],
+  ],
+  run: migrateDatabase,
+}
+
+async function migrateDatabase(input: Input): Promise<number> {
+  const schema = input.value('schema') || 'public'
+  const options = { schema, adopt: input.has('adopt') }
+  const postgres = await import('../../stores/postgres/index.js')
+  if (input.has('print')) {
+    print(postgres.migrationSql(options))
+    return exitCode.ok
+  }
+  const url = input.value('store') || process.env.LEASEHOLD_STORE || ''
+  if (!/^postgres(ql)?:/.test(url)) {
+    throw new UsageError('migrate is for PostgreSQL: name the database with --store postgres://…, or use --print')
+  }
+  const { openClient } = await import('../../stores/postgres/open.js')
+  const { client, close } = await openClient(url)
+  try {
+    const changed = await postgres.migrate(client, options)
+    say(changed ? `the schema "${schema}" is up to date now` : `the schema "${schema}" was up to date already`)
+    return exitCode.ok
+  } finally {
+    await close()
+  }
+}
