@@ -20,8 +20,6 @@ import { isAttempt } from './register.js'
 import { scripts, type Script } from './scripts.js'
 
 const RECORD = 'leasehold:redlock'
-const INDEX = `${RECORD}:index`
-const EVERYONE = [RECORD, INDEX]
 
 /** Where news of a key are told. */
 export function channelOf(key: string): string {
@@ -101,7 +99,7 @@ export class LuaNode implements ObservableNode {
     const args = [admission.id, admission.as, this.#nodes]
     if (admission.as === 'founder') args.push(admission.manifest)
     if (admission.as === 'returner') args.push(String(admission.counter), ms(admission.longestMs))
-    this.#link.run(scripts.admit, EVERYONE, args, false, (answer) =>
+    this.#link.run(scripts.admit, [RECORD], args, false, (answer) =>
       done(answer instanceof Error ? answer : Number(answer) === 1),
     )
   }
@@ -130,7 +128,7 @@ export class LuaNode implements ObservableNode {
     decode: (answer: unknown[]) => T,
     tidying = false,
   ): void {
-    const keys = [...EVERYONE]
+    const keys = [RECORD]
     for (const { key } of items) keys.push(key)
     this.#link.run(script, keys, args, tidying, (answer) =>
       done(answer instanceof Error ? answer : decode(answer as unknown[])),

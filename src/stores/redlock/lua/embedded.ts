@@ -30,21 +30,23 @@ return 1
 
 export const common: string = `-- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
 --
--- KEYS 1 record  2 index, then plain… one per item. The others are named after it.
+-- KEYS 1 record, then plain… one per item. The others are named after these.
 -- On each node there are, for all names together:
 --   card     string  only while it votes: counter (the largest token it knows of) run id nodes verified
 --   record   hash    run id state since longest nodes manifest: who it is, for its admission; counter while there is no card
---   index    zset    the keys that are held, by the time at which their last lease ends
+--   index    hash    name → entry of the exclusive lease, with its owner behind; of shared ones only when they end
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:version:announce:length:value
+--   info     hash    owner → entry of each who shares
+-- An entry is endsAt:token:version:announce:length:value
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
 -- Clients may put a prefix before every key. Names travel without it.
 local PREFIX = string.sub(KEYS[1], 1, -1 - #'leasehold:redlock')
 local CARD = KEYS[1] .. ':card'
+local INDEX = KEYS[1] .. ':index'
 local READERS = KEYS[1] .. ':readers:'
 local INFO = KEYS[1] .. ':info:'
 
@@ -109,17 +111,25 @@ local function content(plain)
   error(value)
 end
 
-local function entry(token, version, announce, value)
-  return token .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
+local function entry(ends, token, version, announce, value)
+  return ends .. ':' .. token .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
 end
 
--- token, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
-local function read(info, owner, shared)
-  local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
-  if type(text) ~= 'string' then return nil end
-  local token, version, announce, length, rest = string.match(text, '^(%d+):(%d+):([01]):(%d+):(.*)$')
-  if not shared and string.sub(rest, length + 1) ~= owner then return nil end
-  return token, version, string.sub(rest, 1, length), announce
+-- token, version, value, announce, ends of an owner; nothing if it has no entry. Without a value: an empty one.
+local function read(plain, info, owner, shared)
+  local text = shared and call('HGET', info, owner) or not shared and call('HGET', INDEX, nameOf(plain))
+  local ends, token, version, announce, length, rest = string.match(text or '', '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
+  if not ends or (not shared and string.sub(rest, length + 1) ~= owner) then return nil end
+  return token, version, string.sub(rest, 1, length), announce, ends
+end
+
+local function write(plain, info, owner, shared, text)
+  if shared then
+    call('HSET', info, owner, text)
+    call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
+  else
+    call('HSET', INDEX, nameOf(plain), text .. owner)
+  end
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -157,7 +167,7 @@ local function holders(plain)
   local holder = settle(plain, readers, info)
   local found = {}
   local function add(owner, shared, ttl)
-    local token, version, value = read(info, owner, shared)
+    local token, version, value = read(plain, info, owner, shared)
     -- Tokens are microseconds, unless counters ran ahead of the clocks.
     local held = token and whole(math.max((micros - token) / 1000, 0)) or false
     found[#found + 1] = {
@@ -183,13 +193,14 @@ local function cutOff(plain)
     ring(plain, 'changed ' .. held[2] .. ' 0')
   end
   call('DEL', plain, readers, info)
+  call('HDEL', INDEX, nameOf(plain))
   return found
 end
 
 -- An item that fails must not take the others with it. \`first\` of \`size\` items, whose arguments begin behind \`before\`.
 local function each(first, size, step, before, work, answers)
   for i = first, size do
-    local ok, answer = pcall(work, KEYS[i + 2], step * (i - 1) + before + 1)
+    local ok, answer = pcall(work, KEYS[i + 1], step * (i - 1) + before + 1)
     if not ok then answer = { 2, type(answer) == 'table' and (answer.err or 'unknown error') or tostring(answer) } end
     answers[#answers + 1] = answer
   end
@@ -200,10 +211,9 @@ end
 export const inspect: string = `-- inspect.lua   who holds one key; with '1', nobody does afterwards
 -- ARGV revoke
 -- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
-local plain = KEYS[3]
+local plain = KEYS[2]
 if ARGV[1] ~= '1' then return holders(plain) end
 local found = cutOff(plain)
-call('ZREM', KEYS[2], nameOf(plain))
 if #found > 0 then ring(plain, 'freed ' .. found[1][2]) end
 return found
 `
@@ -212,10 +222,11 @@ export const list: string = `-- list.lua   who holds what, of all keys that begi
 -- ARGV prefix
 -- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
 local found = {}
-call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-for _, name in ipairs(call('ZRANGE', KEYS[2], 0, -1)) do
+for _, name in ipairs(call('HKEYS', INDEX)) do
   if string.sub(name, 1, #ARGV[1]) == ARGV[1] then
-    for _, held in ipairs(holders(PREFIX .. name)) do found[#found + 1] = held end
+    local here = holders(PREFIX .. name)
+    for _, held in ipairs(here) do found[#found + 1] = held end
+    if #here == 0 then call('HDEL', INDEX, name) end
   end
 end
 return found
@@ -243,58 +254,69 @@ return {
 }
 `
 
-export const quickRaise: string = `-- quick-raise.lua   round 2 for locks; from the first other item on, raise.lua goes on
+export const quickRaise: string = `-- quick-raise.lua   round 2 for locks that are all still mine and that nobody has to be told of; else raise.lua does it
 -- ARGV per item 6: owner token ttlMs endsAt news (none, taken, changed) value
 local QUICK = redis.call
-local size = #KEYS - 2
+local size = #KEYS - 1
 local highest = '0'
-local answers = {}
-local next = 1
-while next <= size do
-  local a = 6 * next - 5
-  local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 5]
-  if ARGV[a + 4] ~= 'none' or redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - 16)
-  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
-  QUICK('ZADD', KEYS[2], ARGV[a + 3], name)
+local quick = true
+local wanted = {}
+local entries = {}
+for i = 1, size do
+  local a = 6 * i - 5
+  local token, value = ARGV[a + 1], ARGV[a + 5]
+  if ARGV[a + 4] ~= 'none' then quick = false end
+  wanted[i] = KEYS[i + 1]
+  entries[2 * i - 1] = string.sub(KEYS[i + 1], #KEYS[1] - 16)
+  entries[2 * i] = ARGV[a + 3] .. ':' .. token .. ':1:0:' .. #value .. ':' .. value .. ARGV[a]
   if tonumber(token) > tonumber(highest) then highest = token end
-  answers[next] = 1
-  next = next + 1
 end
-if next > size then
-  local counter, rest = string.match(QUICK('GET', KEYS[1] .. ':card') or '', '^(%d+)(.*)$')
-  if counter then
-    if tonumber(highest) > tonumber(counter) then QUICK('SET', KEYS[1] .. ':card', highest .. rest) end
-    if highest % 16 ~= 0 then return answers end
-  end
+wanted[size + 1] = KEYS[1] .. ':card'
+local found = quick and QUICK('MGET', unpack(wanted)) or {}
+local answers = {}
+for i = 1, size do
+  if found[i] ~= ARGV[6 * i - 5] then quick = false end
+  answers[i] = 1
+end
+local counter, rest = string.match(found[size + 1] or '', '^(%d+)(.*)$')
+if quick and counter then
+  QUICK('HSET', KEYS[1] .. ':index', unpack(entries))
+  if tonumber(highest) > tonumber(counter) then QUICK('SET', KEYS[1] .. ':card', highest .. rest) end
+  if highest % 16 ~= 0 then return answers end
 end
 `
 
-export const quickRelease: string = `-- quick-release.lua   gives back locks; from the first other item on, release.lua goes on
+export const quickRelease: string = `-- quick-release.lua   gives back locks that are all still mine; else release.lua does it
 -- ARGV per item 2: owner quiet
 local QUICK = redis.call
-local size = #KEYS - 2
-local answers = {}
-local next = 1
-while next <= size do
-  local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
-  if redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - 16)
-  local info = KEYS[1] .. ':info:' .. name
-  local news = false
-  local channel = 'leasehold:redlock:bell:' .. name
-  local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
-  if listeners > 0 then
-    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:1:')
-    news = listeners .. (announced and ' ended ' or ' freed ') .. owner
+local size = #KEYS - 1
+local plains, names, channels, told = {}, {}, {}, {}
+for i = 1, size do
+  plains[i] = KEYS[i + 1]
+  names[i] = string.sub(KEYS[i + 1], #KEYS[1] - 16)
+  if ARGV[2 * i] ~= '1' then
+    channels[#channels + 1] = 'leasehold:redlock:bell:' .. names[i]
+    told[#told + 1] = i
   end
-  QUICK('DEL', plain, info)
-  QUICK('ZREM', KEYS[2], name)
-  if news then QUICK('PUBLISH', channel, news) end
-  answers[next] = 1
-  next = next + 1
 end
-if next > size then return answers end
+local quick = true
+local answers = {}
+for i, holder in ipairs(QUICK('MGET', unpack(plains))) do
+  if holder ~= ARGV[2 * i - 1] then quick = false end
+  answers[i] = 1
+end
+if quick then
+  local listeners = #channels > 0 and QUICK('PUBSUB', 'NUMSUB', unpack(channels)) or {}
+  QUICK('DEL', unpack(plains))
+  for at, i in ipairs(told) do
+    if listeners[2 * at] > 0 then
+      local announced = string.find(QUICK('HGET', KEYS[1] .. ':index', names[i]) or '', '^%d+:%d+:%d+:1:')
+      QUICK('PUBLISH', channels[at], listeners[2 * at] .. (announced and ' ended ' or ' freed ') .. ARGV[2 * i - 1])
+    end
+  end
+  QUICK('HDEL', KEYS[1] .. ':index', unpack(names))
+  return answers
+end
 `
 
 export const quickVote: string = `-- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
@@ -305,7 +327,7 @@ local card = QUICK('GET', KEYS[1] .. ':card') or ' '
 local from = string.find(card, ' ', 1, true)
 local till = from + #ARGV[1]
 local slow = string.sub(card, from + 1, till) ~= ARGV[1] or QUICK('LASTSAVE') >= tonumber(string.sub(card, till + 2))
-local size = #KEYS - 2
+local size = #KEYS - 1
 local next = 1
 local answers
 if not slow then
@@ -313,12 +335,7 @@ if not slow then
   answers = { 'votes', string.sub(card, 1, from - 1), at[1], at[2] }
   while next <= size do
     local a = 3 * next - 1
-    if ARGV[a + 2] ~= 'lock' then break end
-    local plain, owner = KEYS[next + 2], ARGV[a]
-    -- A key of another type is an error, and for vote.lua to explain.
-    local before = redis.pcall('GET', plain)
-    if before and before ~= owner then break end
-    if not before and redis.pcall('SET', plain, owner, 'PX', ARGV[a + 1]).err then break end
+    if ARGV[a + 2] ~= 'lock' or not QUICK('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX') then break end
     answers[next + 4] = 1
     next = next + 1
   end
@@ -330,37 +347,40 @@ export const raise: string = `-- raise.lua   round 2: where the key is still min
 -- ARGV per item 6: owner token ttlMs endsAt news (none, taken, changed) value
 -- → item…     item: 1 raised | 0 not mine | { 2, error }
 -- On a node of any standing: that the key is mine proves that it remembers my vote, and so everything before it.
+local raised = '0'
 
 local function raise(plain, a)
   local readers, info = sides(plain)
-  local owner, token, ttl, news, value = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5]
-  local announce = news == 'changed' and '1' or '0'
+  local owner, token, ends, news, value = ARGV[a], ARGV[a + 1], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  if tonumber(token) > tonumber(highest) then highest = token end
-  if holder == SHARED then
-    call('HSET', info, owner, entry(token, '1', announce, value))
-    ttl = call('PTTL', plain)
-    call('PEXPIRE', info, whole(math.max(ttl, 1)))
-  else
-    call('SET', info, entry(token, '1', announce, value) .. owner, 'PX', ttl)
-  end
-  call('ZADD', KEYS[2], whole(now + ttl), nameOf(plain))
+  if tonumber(token) > tonumber(raised) then raised = token end
+  local shared = holder == SHARED
+  write(plain, info, owner, shared, entry(ends, token, '1', news == 'changed' and '1' or '0', value))
+  if shared then call('HSET', INDEX, nameOf(plain), ends) end
   if news == 'changed' then ring(plain, 'changed ' .. owner .. ' 1') end
   -- Those who were about to ask need not.
-  if news ~= 'none' and holder ~= SHARED then ring(plain, 'taken ' .. owner) end
+  if news ~= 'none' and not shared then ring(plain, 'taken ' .. owner) end
   return 1
 end
 
-each(next, size, 6, 0, raise, answers)
-local counter, rest = string.match(call('GET', CARD) or '', '^(%d+)(.*)$')
-counter = tonumber(counter or call('HGET', KEYS[1], 'counter') or 0)
-if tonumber(highest) > counter then
-  if rest then call('SET', CARD, highest .. rest) else call('HSET', KEYS[1], 'counter', highest) end
+if not (quick and counter) then
+  answers = each(1, size, 6, 0, raise, {})
+  counter, rest = string.match(call('GET', CARD) or '', '^(%d+)(.*)$')
+  local before = tonumber(counter or call('HGET', KEYS[1], 'counter') or 0)
+  if tonumber(raised) > before then
+    if counter then call('SET', CARD, raised .. rest) else call('HSET', KEYS[1], 'counter', raised) end
+  end
 end
--- Leases that ended without a release leave their names. Some go now and then, so the index stays about as small as what is held.
-local ended = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 32 + 32 * size)
-if #ended > 0 then call('ZREM', KEYS[2], unpack(ended)) end
+-- Leases that ended without a release leave their names. Some are looked at now and then: the index stays about as small
+-- as what is held. (Redis before 6.2 knows no HRANDFIELD, and keeps them until somebody lists.)
+local sample = redis.pcall('HRANDFIELD', INDEX, 32 + 32 * size, 'WITHVALUES')
+if not sample.err then
+  for i = 1, #sample, 2 do
+    local ends = string.match(sample[i + 1], '^%d+')
+    if tonumber(ends) < now and call('EXISTS', PREFIX .. sample[i]) == 0 then call('HDEL', INDEX, sample[i]) end
+  end
+end
 return answers
 `
 
@@ -373,7 +393,7 @@ local function release(plain, a)
   local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  local _, _, _, announced = read(info, owner, holder == SHARED)
+  local _, _, _, announced = read(plain, info, owner, holder == SHARED)
   if holder == SHARED then
     call('ZREM', readers, owner)
     call('HDEL', info, owner)
@@ -382,13 +402,13 @@ local function release(plain, a)
     align(plain, readers, info)
   else
     call('DEL', plain, readers, info)
-    call('ZREM', KEYS[2], nameOf(plain))
+    call('HDEL', INDEX, nameOf(plain))
   end
   if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
   return 1
 end
 
-return each(next, size, 2, 0, release, answers)
+return each(1, size, 2, 0, release, {})
 `
 
 export const renew: string = `-- renew.lua   more time; never creates, never shortens
@@ -403,33 +423,25 @@ local function renew(plain, a)
   if not holder then return 0 end
   if not isMine(holder, readers, owner) then return holder == SHARED and 0 or 3 end
   local shared = holder == SHARED
-  local ends = now + ttl
   if shared then
+    local ends = now + ttl
     if tonumber(call('ZSCORE', readers, owner)) < ends then call('ZADD', readers, whole(ends), owner) end
-    ends = align(plain, readers, info)
+    align(plain, readers, info)
   else
     local left = call('PTTL', plain)
-    if left >= 0 and left < ttl then
-      call('PEXPIRE', plain, whole(ttl))
-      call('PEXPIRE', info, whole(ttl))
-    else
-      ends = false
-    end
+    if left >= 0 and left < ttl then call('PEXPIRE', plain, whole(ttl)) end
   end
-  if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, older, _, announce = read(info, owner, shared)
+    local known, older, _, announce = read(plain, info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      local text = entry(known or token, version, announce or '0', value)
-      if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
-      call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
+      write(plain, info, owner, shared, entry(whole(now + ttl), known or token, version, announce or '0', value))
       ring(plain, 'changed ' .. owner .. ' ' .. version)
     end
   end
   return 1
 end
 
-return each(1, #KEYS - 2, 5, 1, renew, { standing(ARGV[1]) })
+return each(1, #KEYS - 1, 5, 1, renew, { standing(ARGV[1]) })
 `
 
 export const time: string = `-- time.lua   the node's clock
@@ -457,7 +469,7 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, version, value = read(info, owner, holder == SHARED)
+  local token, version, value = read(plain, info, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 

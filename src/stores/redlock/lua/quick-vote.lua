@@ -5,8 +5,9 @@ local QUICK = redis.call
 local card = QUICK('GET', KEYS[1] .. ':card') or ' '
 local from = string.find(card, ' ', 1, true)
 local till = from + #ARGV[1]
-local slow = string.sub(card, from + 1, till) ~= ARGV[1] or QUICK('LASTSAVE') >= tonumber(string.sub(card, till + 2))
-local size = #KEYS - 2
+local saved = redis.pcall('LASTSAVE')
+local slow = string.sub(card, from + 1, till) ~= ARGV[1] or type(saved) ~= 'number' or saved >= tonumber(string.sub(card, till + 2))
+local size = #KEYS - 1
 local next = 1
 local answers
 if not slow then
@@ -14,12 +15,8 @@ if not slow then
   answers = { 'votes', string.sub(card, 1, from - 1), at[1], at[2] }
   while next <= size do
     local a = 3 * next - 1
-    if ARGV[a + 2] ~= 'lock' then break end
-    local plain, owner = KEYS[next + 2], ARGV[a]
-    -- A key of another type is an error, and for vote.lua to explain.
-    local before = redis.pcall('GET', plain)
-    if before and before ~= owner then break end
-    if not before and redis.pcall('SET', plain, owner, 'PX', ARGV[a + 1]).err then break end
+    local set = ARGV[a + 2] == 'lock' and redis.pcall('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX')
+    if not set or set.err then break end
     answers[next + 4] = 1
     next = next + 1
   end

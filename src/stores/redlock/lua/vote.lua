@@ -18,7 +18,7 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, version, value = read(info, owner, holder == SHARED)
+  local token, version, value = read(plain, info, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 
