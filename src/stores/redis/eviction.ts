@@ -1,5 +1,6 @@
 import { StoreUnavailableError } from '../../errors.js'
 import { type Adapter, text } from './adapter.js'
+import { within } from './within.js'
 
 /** How long an answer counts. */
 const LOOK_EVERY_MS = 10_000
@@ -79,15 +80,6 @@ export class Eviction {
     const share = Number(info.get('used_memory') ?? 0) / most
     return share > NEARLY_FULL ? `${policy}, and ${Math.round(share * 100)} % of maxmemory is used` : undefined
   }
-}
-
-async function within(ms: number, looked: Promise<void>): Promise<void> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ms)
-  })
-  await Promise.race([looked, late])
-  clearTimeout(timer)
 }
 
 function facts(info: string): Map<string, string> {

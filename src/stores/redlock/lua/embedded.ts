@@ -71,7 +71,8 @@ end
 -- Says that this run votes. LASTSAVE is never before the start of the server: as long as it is before \`verified\`, there was
 -- no restart since, and a vote need not ask who it speaks to.
 local function writeCard(actual, id, nodes, counter)
-  local verified = call('LASTSAVE') < tonumber(clock[1]) and clock[1] or '0'
+  local saved = redis.pcall('LASTSAVE')
+  local verified = type(saved) == 'number' and saved < tonumber(clock[1]) and clock[1] or '0'
   call('SET', CARD, counter .. ' ' .. actual .. ' ' .. id .. ' ' .. nodes .. ' ' .. verified)
 end
 
@@ -272,7 +273,7 @@ for i = 1, size do
   if tonumber(token) > tonumber(highest) then highest = token end
 end
 wanted[size + 1] = KEYS[1] .. ':card'
-local found = quick and QUICK('MGET', unpack(wanted)) or {}
+local found = quick and redis.pcall('MGET', unpack(wanted)) or {}
 local answers = {}
 for i = 1, size do
   if found[i] ~= ARGV[6 * i - 5] then quick = false end
@@ -301,8 +302,9 @@ for i = 1, size do
 end
 local quick = true
 local answers = {}
-for i, holder in ipairs(QUICK('MGET', unpack(plains))) do
-  if holder ~= ARGV[2 * i - 1] then quick = false end
+local found = redis.pcall('MGET', unpack(plains))
+for i = 1, size do
+  if found[i] ~= ARGV[2 * i - 1] then quick = false end
   answers[i] = 1
 end
 if quick then
@@ -326,7 +328,8 @@ local QUICK = redis.call
 local card = QUICK('GET', KEYS[1] .. ':card') or ' '
 local from = string.find(card, ' ', 1, true)
 local till = from + #ARGV[1]
-local slow = string.sub(card, from + 1, till) ~= ARGV[1] or QUICK('LASTSAVE') >= tonumber(string.sub(card, till + 2))
+local saved = redis.pcall('LASTSAVE')
+local slow = string.sub(card, from + 1, till) ~= ARGV[1] or type(saved) ~= 'number' or saved >= tonumber(string.sub(card, till + 2))
 local size = #KEYS - 1
 local next = 1
 local answers
@@ -335,7 +338,8 @@ if not slow then
   answers = { 'votes', string.sub(card, 1, from - 1), at[1], at[2] }
   while next <= size do
     local a = 3 * next - 1
-    if ARGV[a + 2] ~= 'lock' or not QUICK('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX') then break end
+    local set = ARGV[a + 2] == 'lock' and redis.pcall('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX')
+    if not set or set.err then break end
     answers[next + 4] = 1
     next = next + 1
   end
