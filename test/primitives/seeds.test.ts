@@ -139,8 +139,7 @@ describe('DistributedLock', () => {
     const held = await two.withLock(
       'b',
       async () => {
-        const tries = Array.from({ length: 5 }, (_, i) => i)
-        for (const _ of tries) await new Promise((resolve) => setTimeout(resolve, 30))
+        for (let i = 0; i < 5; i++) await new Promise((resolve) => setTimeout(resolve, 30))
         return (await one.acquire('b')).acquired
       },
       { timeoutSeconds: 0.06 },

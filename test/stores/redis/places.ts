@@ -19,8 +19,6 @@ export interface Connection {
   end: () => unknown
 }
 
-type Connect = () => Promise<Connection>
-
 const ignore = (): void => {}
 const hosts = (ports: number[]) => ports.map((port) => ({ host: '127.0.0.1', port }))
 
