@@ -52,11 +52,27 @@ async function stay(lock: Held, mode: 'exclusive' | 'shared'): Promise<void> {
 /** The oldest lock there is: only one process can create a file. */
 function enter(id: string): void {
   try {
-    const file = openSync(inside, 'wx')
-    writeSync(file, `${process.pid} ${id}`)
-    closeSync(file)
+    create(id)
   } catch {
-    write({ type: 'collision', id, at: machineClock(), with: readFileSync(inside, 'utf8') })
+    const other = readFileSync(inside, 'utf8')
+    if (isAlive(other.split(' ')[0] as string)) return write({ type: 'collision', id, at: machineClock(), with: other })
+    // A lock that hangs on a session is free as soon as its holder is dead, before anybody can have cleared up after it.
+    unlinkSync(inside)
+    create(id)
+  }
+}
+
+function create(id: string): void {
+  const file = openSync(inside, 'wx')
+  writeSync(file, `${process.pid} ${id}`)
+  closeSync(file)
+}
+
+function isAlive(pid: string): boolean {
+  try {
+    return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
+  } catch {
+    return false
   }
 }
 

@@ -79,9 +79,9 @@ export class Bells {
     }
   }
 
-  /** The connection may lead to a server that is no longer the one. On a cluster the address tells; else listen anew. */
+  /** Connections may lead to a server that is no longer the one: leave them all, and listen anew. */
   refresh(): void {
-    if (!this.#adapter.cluster) for (const address of [...this.#ears.keys()]) this.#lose(address)
+    for (const address of [...this.#ears.keys()]) this.#lose(address)
     this.#audit()
   }
 

@@ -6,12 +6,11 @@ interface Emitter {
 }
 
 /** What is heard from a client that is not ours, and how to stop hearing it. */
-export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'detach'> {
+export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'detach'> {
   /** The last error the client told of since it was last ready. */
   lastError: unknown
   readonly #turns = new Set<() => void>()
   readonly #doubts = new Set<() => void>()
-  readonly #shocks = new Set<() => void>()
   #undo: (() => void)[] = []
 
   on(emitter: Emitter, event: string, listener: (...args: never[]) => void): void {
@@ -29,15 +28,6 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' |
     return () => this.#doubts.delete(listener)
   }
 
-  onShock(listener: () => void): () => void {
-    this.#shocks.add(listener)
-    return () => this.#shocks.delete(listener)
-  }
-
-  shock(): void {
-    for (const listener of [...this.#shocks]) listener()
-  }
-
   turn(): void {
     for (const listener of [...this.#turns]) listener()
   }
@@ -51,6 +41,5 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' |
     this.#undo = []
     this.#turns.clear()
     this.#doubts.clear()
-    this.#shocks.clear()
   }
 }

@@ -28,8 +28,6 @@ export interface BallotTools {
   census: Census
   cleaner: Cleaner
   freshOwner: (claim: Claim) => string
-  /** Somebody here waits for this key, so others may too. */
-  isWatched: (key: string) => boolean
 }
 
 /** One attempt for each claim of a batch: one message per node and round, each claim decided on its own. */
@@ -79,15 +77,15 @@ export class Ballot {
   #askVotes(i: number, candidates: readonly Candidate[]): void {
     const { cluster, census } = this.#tools
     const node = cluster.nodes[i] as RedlockNode
-    const voter = census.voters[i] as string
-    if (voter === '') {
+    const run = census.runs[i] as string
+    if (run === '') {
       this.#causes[i] = () => census.cause(i)
       return this.#countVotes(i, candidates, undefined)
     }
     // Nearly always the same for all nodes.
     const items = candidates === this.candidates ? (this.#votes ??= candidates.map(voteOf)) : candidates.map(voteOf)
     this.#uncertain |= 1 << i
-    node.vote({ voter, items }, (reply) => this.#hearVotes(i, candidates, reply))
+    node.vote({ run, items }, (reply) => this.#hearVotes(i, candidates, reply))
   }
 
   #hearVotes(i: number, candidates: readonly Candidate[], reply: Votes | Error): void {
@@ -175,7 +173,7 @@ export class Ballot {
         candidate.spare &= ~bit
         candidate.raising |= bit
       }
-      const items = here.map((candidate) => raiseOf(candidate, this.#tools.isWatched(candidate.claim.key)))
+      const items = here.map(raiseOf)
       ;(nodes[i] as RedlockNode).raise(items, (reply) => this.#hearRaise(i, here, reply))
     }
   }

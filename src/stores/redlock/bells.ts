@@ -74,10 +74,6 @@ export class Bells {
     }
   }
 
-  isWatched(key: string): boolean {
-    return this.#channels.has(key)
-  }
-
   close(): void {
     this.#closed = true
     for (const channel of this.#channels.values()) this.#forget(channel)

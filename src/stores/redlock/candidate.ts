@@ -49,9 +49,9 @@ export function voteOf({ claim, owner }: Candidate): Vote {
   return { key, owner, ttlMs, shared: claim.weight !== ALL, steal: claim.steal === true }
 }
 
-export function raiseOf({ claim, owner, token }: Candidate, watched: boolean): Raise {
+export function raiseOf({ claim, owner, token }: Candidate): Raise {
   const { key, ttlMs, value } = claim
-  return { key, owner, ttlMs, token, news: claim.announce ? 'changed' : watched ? 'taken' : 'none', value }
+  return { key, owner, ttlMs, token, announce: claim.announce === true, value }
 }
 
 /** A majority came, but so late that the lease is not one any more. */

@@ -2,7 +2,7 @@ import { InvalidOptionError } from '../../errors.js'
 import { formatDuration } from '../../kit/duration.js'
 import { decide } from './admission.js'
 import { type Cluster, blame, count, limit, NodeError, unavailable } from './cluster.js'
-import { type Admission, type NodeRecord, type RedlockNode, type Standing, voterOf } from './node.js'
+import type { Admission, NodeRecord, RedlockNode, Standing } from './node.js'
 
 /** Looks in a row that one caller may wait for: one to see, one to be sure, and again if others decided meanwhile. */
 const LOOKS_AT_MOST = 4
@@ -17,10 +17,8 @@ type News = NodeRecord | Error | Exclude<Standing, 'votes'> | 'silent'
  * asks for locks: an idle process leaves the nodes alone.
  */
 export class Census {
-  /** Whom we know as each node, to be named in every question that counts; empty until it has told us. */
-  readonly voters: string[]
-  /** The server process behind each node. */
-  readonly #runs: string[]
+  /** The server process behind each node; empty until it has told us. */
+  readonly runs: string[]
   readonly #cluster: Cluster
   readonly #news: News[]
   #voting = 0
@@ -38,8 +36,7 @@ export class Census {
   constructor(cluster: Cluster) {
     this.#cluster = cluster
     this.#self = Array.from({ length: 3 }, () => Math.floor(cluster.world.random() * 2 ** 31).toString(36)).join('')
-    this.voters = cluster.nodes.map(() => '')
-    this.#runs = cluster.nodes.map(() => '')
+    this.runs = cluster.nodes.map(() => '')
     this.#news = cluster.nodes.map(() => 'silent')
     this.#records = cluster.nodes.map(() => undefined)
   }
@@ -48,7 +45,7 @@ export class Census {
   enter(done: (error: Error | undefined) => void): void {
     if (this.#ready || this.#twins) {
       done(this.#twins)
-      if (count(this.#voting) < this.voters.length || this.#twins) this.#lookSometime()
+      if (count(this.#voting) < this.runs.length || this.#twins) this.#lookSometime()
       return
     }
     this.#waiting.push(done)
@@ -64,19 +61,11 @@ export class Census {
     }
     const wasVoting = (this.#voting & bit) !== 0
     this.#voting &= ~bit
-    if (standing === 'stranger') this.voters[node] = ''
+    if (standing === 'stranger') this.runs[node] = ''
     // A record tells more: for how long it still has to sit out.
     if (wasVoting || standing !== 'sits') this.#news[node] = standing
     this.#lookSometime(wasVoting || standing === 'stranger')
     return false
-  }
-
-  /** The connection broke or was made anew: who is there now? */
-  forget(node: number): void {
-    this.#voting &= ~(1 << node)
-    this.voters[node] = ''
-    this.#runs[node] = ''
-    this.#notBefore = Math.min(this.#notBefore, this.#cluster.world.now())
   }
 
   /** Why this node cannot be counted now. */
@@ -110,8 +99,8 @@ export class Census {
     const finish = (): void => {
       pending = 0
       cancel()
-      for (const [i, voter] of this.voters.entries())
-        if (voter === '' && typeof this.#news[i] === 'string') this.#news[i] = 'silent'
+      for (const [i, run] of this.runs.entries())
+        if (run === '' && typeof this.#news[i] === 'string') this.#news[i] = 'silent'
       this.#records = now
       this.#judge(now, before, turn)
     }
@@ -127,10 +116,9 @@ export class Census {
   }
 
   #note(i: number, record: NodeRecord): void {
-    this.#runs[i] = record.run
-    this.voters[i] = voterOf(record)
+    this.runs[i] = record.run
     this.#news[i] = record
-    if (record.state === 'votes' && record.nodes === this.voters.length) {
+    if (record.state === 'votes' && record.nodes === this.runs.length) {
       this.#voting |= 1 << i
       this.#known = true
     } else this.#voting &= ~(1 << i)
@@ -190,7 +178,7 @@ export class Census {
   }
 
   #complaint(record: NodeRecord): string {
-    const size = this.voters.length
+    const size = this.runs.length
     if (record.state === 'votes') {
       if (record.nodes !== size) return `belongs to a redlock of ${record.nodes} nodes, and this one has ${size}`
       return 'voted when last asked, and does not answer now'
@@ -201,12 +189,12 @@ export class Census {
   }
 
   #lament(): Error {
-    const causes = this.voters.map((_, i) => (this.#voting & (1 << i) ? undefined : () => this.cause(i)))
+    const causes = this.runs.map((_, i) => (this.#voting & (1 << i) ? undefined : () => this.cause(i)))
     return unavailable(this.#cluster, causes)
   }
 
   #findTwins(): InvalidOptionError | undefined {
-    const runs = this.#runs
+    const { runs } = this
     for (const [i, run] of runs.entries()) {
       const twin = run === '' ? -1 : runs.indexOf(run, i + 1)
       if (twin < 0) continue

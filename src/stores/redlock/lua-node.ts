@@ -20,6 +20,8 @@ import { isAttempt } from './register.js'
 import { scripts, type Script } from './scripts.js'
 
 const RECORD = 'leasehold:redlock'
+const INDEX = `${RECORD}:index`
+const EVERYONE = [RECORD, INDEX]
 
 /** Where news of a key are told. */
 export function channelOf(key: string): string {
@@ -40,30 +42,29 @@ export class LuaNode implements ObservableNode {
     this.#maxTtlMs = String(options.maxTtlMs)
   }
 
-  vote({ voter, items }: Question<Vote>, done: Done<Votes>): void {
-    const args = [`${voter} ${this.#nodes}`]
+  vote({ run, items }: Question<Vote>, done: Done<Votes>): void {
+    const args = [run, this.#nodes, this.#maxTtlMs]
     for (const { owner, ttlMs, shared, steal } of items) {
       args.push(owner, ms(ttlMs), steal ? (shared ? 'read steal' : 'steal') : shared ? 'read' : 'lock')
     }
-    this.#ask(scripts.vote, items, args, done, ([standing, counter, seconds, micros, ...answers]) => ({
+    this.#ask(scripts.vote, items, args, done, ([standing, counter, micros, ...answers]) => ({
       standing: standing as Standing,
       counter: Number(counter ?? 0),
-      micros: Number(seconds ?? 0) * 1e6 + Number(micros ?? 0),
+      micros: Number(micros ?? 0),
       items: answers.map(votedOf),
     }))
   }
 
   raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void {
     const args: string[] = []
-    for (const { owner, token, ttlMs, news, value } of items) {
-      // Tokens are microseconds, or later: near enough for the index.
-      args.push(owner, String(token), ms(ttlMs), String(Math.floor(token / 1_000 + ttlMs)), news, value ?? '')
+    for (const { owner, token, ttlMs, announce, value } of items) {
+      args.push(owner, String(token), ms(ttlMs), flag(announce), value ?? '')
     }
     this.#ask(scripts.raise, items, args, done, yesOrNo)
   }
 
-  renew({ voter, items }: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void {
-    const args = [`${voter} ${this.#nodes}`]
+  renew({ run, items }: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void {
+    const args = [run, this.#nodes]
     for (const { owner, ttlMs, token, version, value } of items) {
       args.push(owner, ms(ttlMs), String(token), String(version), value ?? '')
     }
@@ -80,7 +81,7 @@ export class LuaNode implements ObservableNode {
   }
 
   look({ id, known }: { id: string; known: boolean }, done: Done<NodeRecord>): void {
-    this.#ask(scripts.look, [], [id, flag(known), this.#maxTtlMs], done, (answer) => {
+    this.#ask(scripts.look, [], [id, flag(known)], done, (answer) => {
       const [run, recordId, state, age, counter, longest, nodes, manifest] = answer.map(String) as [string, ...string[]]
       return {
         run,
@@ -99,7 +100,7 @@ export class LuaNode implements ObservableNode {
     const args = [admission.id, admission.as, this.#nodes]
     if (admission.as === 'founder') args.push(admission.manifest)
     if (admission.as === 'returner') args.push(String(admission.counter), ms(admission.longestMs))
-    this.#link.run(scripts.admit, [RECORD], args, false, (answer) =>
+    this.#link.run(scripts.admit, EVERYONE, args, false, (answer) =>
       done(answer instanceof Error ? answer : Number(answer) === 1),
     )
   }
@@ -128,7 +129,7 @@ export class LuaNode implements ObservableNode {
     decode: (answer: unknown[]) => T,
     tidying = false,
   ): void {
-    const keys = [RECORD]
+    const keys = [...EVERYONE]
     for (const { key } of items) keys.push(key)
     this.#link.run(script, keys, args, tidying, (answer) =>
       done(answer instanceof Error ? answer : decode(answer as unknown[])),

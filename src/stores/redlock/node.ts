@@ -17,20 +17,15 @@ export type Done<T> = (answer: T | Error) => void
  *
  * - `votes`: it has voted ever since it was admitted, and lost nothing.
  * - `sits`: it is new, or it was restarted or emptied, and has not been admitted (again).
- * - `stranger`: not the one we know: another process, or one that was admitted anew. Who is it now?
+ * - `stranger`: not the process whose identity we know: who is it now?
  * - `other`: it belongs to a Redlock with another number of nodes, whose majorities are not ours.
  */
 export type Standing = 'votes' | 'sits' | 'stranger' | 'other'
 
-/** One question about several items. `voter` is whom we believe to speak to: run and id of the record we last saw. */
+/** One question about several items. `run` is the server process we believe to speak to. */
 export interface Question<Item> {
-  voter: string
+  run: string
   items: readonly Item[]
-}
-
-/** Who a node was when its record said this. */
-export function voterOf({ run, id }: NodeRecord): string {
-  return `${run} ${id}`
 }
 
 /** Everything one node says to a question: one answer per item, in order; an item that failed has its error. */
@@ -71,8 +66,7 @@ export interface Raise {
   owner: string
   ttlMs: number
   token: number
-  /** To be told to those who watch: that it was taken, or that it began, if the lease is an announced one. */
-  news: 'none' | 'taken' | 'changed'
+  announce: boolean
   value: string | undefined
 }
 
@@ -108,7 +102,7 @@ export interface NodeRecord {
   /** How long ago it was first seen in this state, by its own clock. */
   ageMs: number
   counter: number
-  /** The longest `maxTtl` of those who ever looked here, and so of those who voted. */
+  /** The longest `maxTtl` that ever voted here. */
   longestMs: number
   /** How many nodes the Redlock has that it votes for; 0: none yet. */
   nodes: number

@@ -17,8 +17,7 @@ export class Quorum {
   readonly #register: Register
   readonly #tools: BallotTools
 
-  /** `isWatched`: whether somebody here waits for a key. */
-  constructor(cluster: Cluster, isWatched: (key: string) => boolean = () => false) {
+  constructor(cluster: Cluster) {
     this.#cluster = cluster
     this.#register = new Register(cluster.world.random)
     this.census = new Census(cluster)
@@ -27,7 +26,6 @@ export class Quorum {
       census: this.census,
       cleaner: new Cleaner(cluster),
       freshOwner: (claim) => this.#register.freshOwner(claim.owner),
-      isWatched,
     }
   }
 
@@ -232,9 +230,9 @@ export class Quorum {
     said: (words: readonly Said[] | Cause) => void,
   ): void {
     const node = nodeAt(this.#cluster, i)
-    const voter = this.census.voters[i] as string
-    if (voter === '') return said(() => this.census.cause(i))
-    node.renew({ voter, items }, (reply) => {
+    const run = this.census.runs[i] as string
+    if (run === '') return said(() => this.census.cause(i))
+    node.renew({ run, items }, (reply) => {
       if (reply instanceof Error) return said(() => blame(node, reply))
       if (!this.census.heard(i, reply.standing)) return said(() => this.census.cause(i))
       const words = reply.items.map((answer: NodeRenewed | Error, at): Said => {
@@ -255,7 +253,7 @@ export class Quorum {
     outcomes: readonly Outcome[],
     absent: readonly number[],
   ): void {
-    for (const [i, voter] of this.census.voters.entries()) {
+    for (const [i, run] of this.census.runs.entries()) {
       const votes: Vote[] = []
       for (const [at, { key, owner, ttlMs }] of items.entries()) {
         const entry = entries[at]
@@ -264,7 +262,7 @@ export class Quorum {
         if (this.#register.find(key, owner) !== entry) continue
         votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false })
       }
-      if (votes.length > 0 && voter !== '') nodeAt(this.#cluster, i).vote({ voter, items: votes }, () => {})
+      if (votes.length > 0 && run !== '') nodeAt(this.#cluster, i).vote({ run, items: votes }, () => {})
     }
   }
 }

@@ -46,10 +46,9 @@ export class RedlockStore implements Store {
     const shape = { nodes: lines.length, maxTtlMs }
     this.#nodes = lines.map((line) => new LuaNode(new Link(line, world, nodeTimeoutMs), shape))
     this.#cluster = { ...settings, nodes: this.#nodes, majority: Math.floor(lines.length / 2) + 1 }
-    this.#quorum = new Quorum(this.#cluster, (key) => this.#bells.isWatched(key))
+    this.#quorum = new Quorum(this.#cluster)
     this.#bells = new Bells(lines, this.#cluster, () => this.#quorum.usualMs)
     this.#onClose = onClose
-    for (const [i, line] of lines.entries()) line.onTurn(() => this.#quorum.census.forget(i))
     this.maxTtlMs = maxTtlMs
     // The first question may take four looks and two rounds, each with the time limit of a node.
     this.timeoutMs = 6 * nodeTimeoutMs + 500

@@ -125,8 +125,9 @@ export class ModelNode {
 
   /** As it is in a cluster that has been there for long. */
   settle(): void {
-    this.look({ id: `${this.#name}:old`, known: false })
+    this.look({ id: `${this.#name} of old`, known: false })
     this.admit({ as: 'founder', id: this.#data.id, manifest: '' })
+    this.#data.longestMs = this.#maxTtlMs
   }
 
   /** As it would be found in a snapshot on disk. */
@@ -159,10 +160,11 @@ export class ModelNode {
     return true
   }
 
-  vote({ voter, items }: Question<Vote>, client = ''): Votes {
-    const standing = this.#standing(voter, client)
+  vote({ run, items }: Question<Vote>, client = ''): Votes {
+    const standing = this.#standing(run, client)
     if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }
     const data = this.#data
+    data.longestMs = Math.max(data.longestMs, this.#maxTtlMs)
     const answers = items.map((item) => this.#vote(item))
     let { counter } = data
     if (this.#mutant === 'max of increments') counter = data.counter++
@@ -174,8 +176,8 @@ export class ModelNode {
     return items.map((item) => this.#raise(item))
   }
 
-  renew({ voter, items }: Question<NodeRenewal>, client = ''): Reply<NodeRenewed> {
-    return { standing: this.#standing(voter, client), items: items.map((item) => this.#renew(item)) }
+  renew({ run, items }: Question<NodeRenewal>, client = ''): Reply<NodeRenewed> {
+    return { standing: this.#standing(run, client), items: items.map((item) => this.#renew(item)) }
   }
 
   release(items: readonly NodeRelease[]): boolean[] {
@@ -201,7 +203,6 @@ export class ModelNode {
       data.since = now
       data.manifest = ''
     }
-    data.longestMs = Math.max(data.longestMs, this.#maxTtlMs)
     const trusting = this.#mutant === 'no sitting out' || this.#mutant === 'sitting out in client memory'
     return {
       run: data.run,
@@ -237,14 +238,12 @@ export class ModelNode {
     return true
   }
 
-  #standing(voter: string, client: string): Standing {
-    const [run, id] = voter.split(' ')
+  #standing(run: string, client: string): Standing {
     if (run !== this.run) return 'stranger'
     if (this.#mutant === 'no sitting out') return 'votes'
     if (this.#mutant === 'sitting out in client memory') return this.#remembered(client)
     if (!this.votes) return 'sits'
-    if (this.#data.nodes !== this.#size) return 'other'
-    return id === this.#data.id ? 'votes' : 'stranger'
+    return this.#data.nodes === this.#size ? 'votes' : 'other'
   }
 
   /** A client that knew the process before lets the new one sit out. One that did not cannot know. */

@@ -85,7 +85,7 @@ class Simulation {
       const clock = (): number => this.timeline.now * rate
       // Clocks that say nothing: what keeps tokens apart here are the counters alone.
       return new ModelNode({
-        name: `node${i + 1}`,
+        name: `node ${i + 1}`,
         size,
         maxTtlMs: MAX_TTL_MS,
         clock,
@@ -259,7 +259,7 @@ class Client {
   #port(node: ModelNode, i: number): RedlockNode {
     const send = <T>(answer: () => T, done: Done<T>): void => this.#send(answer, done)
     return {
-      name: `node${i + 1}`,
+      name: `node ${i + 1}`,
       vote: (question, done) => send(() => this.#vote(node, question), done),
       raise: (items, done) => send(() => node.raise(items), done),
       renew: (question, done) => send(() => node.renew(question, this.#name), done),

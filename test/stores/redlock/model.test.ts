@@ -6,7 +6,7 @@ import { realWorld } from '../../../src/kit/world.js'
 import { lineFor } from '../../../src/stores/redlock/clients.js'
 import { Link } from '../../../src/stores/redlock/link.js'
 import { LuaNode } from '../../../src/stores/redlock/lua-node.js'
-import { type Admission, type Done, type NodeRecord, voterOf } from '../../../src/stores/redlock/node.js'
+import type { Admission, Done } from '../../../src/stores/redlock/node.js'
 import { ModelNode } from '../../simulation/redlock/model-node.js'
 import { chance } from '../../simulation/redlock/timeline.js'
 
@@ -54,8 +54,8 @@ class Conversation {
   readonly random: () => number
   readonly model = new ModelNode({ name: 'model', size: SIZE, maxTtlMs: 0, clock: Date.now, micros: () => 0 })
   /** As they were when last looked at: they may have restarted since. */
-  realVoter = 'fade aa'
-  modelVoter = 'nobody'
+  realRun = 'nobody'
+  modelRun = 'nobody'
   ids = 0
   lastId = ''
   token = 0
@@ -81,8 +81,8 @@ class Conversation {
     return this.#disturb()
   }
 
-  #voters(): [string, string] {
-    return this.random() < 0.95 ? [this.realVoter, this.modelVoter] : ['fade else', 'somebody else']
+  #runs(): [string, string] {
+    return this.random() < 0.95 ? [this.realRun, this.modelRun] : ['somebody else', 'somebody else']
   }
 
   async #vote(): Promise<[string, unknown, unknown]> {
@@ -94,17 +94,16 @@ class Conversation {
       return { key: this.pick(KEYS), owner: this.pick(OWNERS), ttlMs, shared, steal: this.random() < 0.03 }
     }
     const items = Array.from({ length: 1 + Math.floor(this.random() * 2) }, item)
-    const [voter, modelVoter] = this.#voters()
-    const answer = await ask<object>((done) => real.vote({ voter, items }, done))
-    return [`vote ${JSON.stringify(items)}`, answer, this.model.vote({ voter: modelVoter, items })]
+    const [run, modelRun] = this.#runs()
+    const answer = await ask<object>((done) => real.vote({ run, items }, done))
+    return [`vote ${JSON.stringify(items)}`, answer, this.model.vote({ run: modelRun, items })]
   }
 
   async #raise(): Promise<[string, unknown, unknown]> {
     this.token += Math.floor(this.random() * 3)
     const value = this.random() < 0.5 ? JSON.stringify({ n: this.token, text: 'a:b:c\n' }) : undefined
-    const [key, owner] = [this.pick(KEYS), this.pick(OWNERS)]
-    const news = this.pick(['none', 'none', 'taken', 'changed'] as const)
-    const items = [{ key, owner, ttlMs: NEVER_MS, token: this.token, news, value }]
+    const [key, owner, announce] = [this.pick(KEYS), this.pick(OWNERS), this.random() < 0.1]
+    const items = [{ key, owner, ttlMs: NEVER_MS, token: this.token, announce, value }]
     const answer = await ask<unknown>((done) => real.raise(items, done))
     const model = this.model.raise(items)
     if (model[0] === true) this.raised++
@@ -116,9 +115,9 @@ class Conversation {
     const version = 1 + Math.floor(this.random() * 4)
     const owner = this.pick(OWNERS)
     const items = [{ key: this.pick(KEYS), owner, ttlMs: NEVER_MS, token: this.token, value, version }]
-    const [voter, modelVoter] = this.#voters()
-    const answer = await ask<object>((done) => real.renew({ voter, items }, done))
-    return [`renew ${JSON.stringify(items)}`, answer, this.model.renew({ voter: modelVoter, items })]
+    const [run, modelRun] = this.#runs()
+    const answer = await ask<object>((done) => real.renew({ run, items }, done))
+    return [`renew ${JSON.stringify(items)}`, answer, this.model.renew({ run: modelRun, items })]
   }
 
   async #release(): Promise<[string, unknown, unknown]> {
@@ -129,10 +128,10 @@ class Conversation {
 
   async #look(): Promise<[string, unknown, unknown]> {
     const question = { id: `id-${this.ids++}`, known: this.random() < 0.3 }
-    const answer = await ask<NodeRecord>((done) => real.look(question, done))
+    const answer = await ask<{ run: string; id: string }>((done) => real.look(question, done))
     const model = this.model.look(question)
-    this.realVoter = voterOf(answer)
-    this.modelVoter = voterOf(model)
+    this.realRun = answer.run
+    this.modelRun = model.run
     this.lastId = answer.id
     return ['look', { ...answer, run: undefined }, { ...model, run: undefined }]
   }

@@ -1,8 +1,7 @@
--- acquire.lua   KEYS index, then per claim: plain      ARGV [*][deadline], then per claim: owner ttlMs terms
--- *: all claims or none, and nobody stands in line
--- deadline: by the server's clock in microseconds; after it nothing is done, and the answer is '@' and the time
+-- acquire.lua   KEYS index, then per claim: plain      ARGV deadline|all, then per claim: owner ttlMs terms
+-- deadline: by the server's clock in microseconds, or ''; after it nothing is done, and the answer is '@' and the time
 -- terms: '' or placeMs for an exclusive claim without further wishes; else weight:capacity:placeMs:flags:value
--- placeMs 0 or none: do not stand in line
+-- placeMs 0 or none: do not stand in line.   all: all claims or none, and nobody stands in line
 -- → per claim: token | [ahead, owner, ttlMs, token, value, foreign] refused | '!error'      (a lone answer is not in a list)
 
 local function claimOf(i)
@@ -79,7 +78,7 @@ local function ask(key, claim)
     mark(key)
     return token
   end
-  if claim.place > 0 and not atomic then stand(key, claim) end
+  if claim.place > 0 and ARGV[1] ~= 'all' then stand(key, claim) end
   return refuse(key, claim, held)
 end
 
@@ -130,6 +129,6 @@ local function together()
   end
 end
 
-if atomic then together() else askAll(done + 1) end
+if ARGV[1] == 'all' then together() else askAll(done + 1) end
 if sweeping then pcall(sweep) end
 return #answers == 1 and answers[1] or answers

@@ -1,22 +1,18 @@
 -- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
 --
--- KEYS 1 record, then plain… one per item. The others are named after these.
+-- KEYS 1 record  2 index, then plain… one per item. The others are named after it.
 -- On each node there are, for all names together:
---   card     string  only while it votes: counter (the largest token it knows of) run id nodes verified
---   record   hash    run id state since longest nodes manifest: who it is, for its admission; counter while there is no card
---   index    hash    name → entry of the exclusive lease, with its owner behind; of shared ones only when they end
+--   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of
+--   index    zset    the keys that are held, by the time at which their last lease ends
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     hash    owner → entry of each who shares
--- An entry is endsAt:token:version:announce:length:value
+--   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:announce:length:value
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
 -- Clients may put a prefix before every key. Names travel without it.
 local PREFIX = string.sub(KEYS[1], 1, -1 - #'leasehold:redlock')
-local CARD = KEYS[1] .. ':card'
-local INDEX = KEYS[1] .. ':index'
 local READERS = KEYS[1] .. ':readers:'
 local INFO = KEYS[1] .. ':info:'
 
@@ -32,30 +28,15 @@ local function run()
   return string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
--- run, id, nodes, counter
-local function readCard()
-  local counter, voter, id, nodes = string.match(call('GET', CARD) or '', '^(%d+) (%x+) (%S+) (%d+) %d+$')
-  return voter, id, nodes, counter
-end
-
--- Says that this run votes. LASTSAVE is never before the start of the server: as long as it is before `verified`, there was
--- no restart since, and a vote need not ask who it speaks to.
-local function writeCard(actual, id, nodes, counter)
-  local saved = redis.pcall('LASTSAVE')
-  local verified = type(saved) == 'number' and saved < tonumber(clock[1]) and clock[1] or '0'
-  call('SET', CARD, counter .. ' ' .. actual .. ' ' .. id .. ' ' .. nodes .. ' ' .. verified)
-end
-
 -- Asked of the server itself and not of the caller: a caller that has not noticed a restart would vouch for a node that
--- came back with yesterday's data. `expected`: run id nodes, as they were when the caller last looked.
-local function standing(expected)
+-- came back with yesterday's data.
+local function standing(expected, nodes)
   local actual = run()
-  local voter, id, size = readCard()
-  local knownRun, knownId, nodes = string.match(expected, '^(%x+) (%S+) (%d+)$')
-  if actual ~= knownRun then return 'stranger' end
-  if voter ~= actual then return 'sits' end
-  if size ~= nodes then return 'other' end
-  return id == knownId and 'votes' or 'stranger'
+  if actual ~= expected then return 'stranger' end
+  local record = call('HMGET', KEYS[1], 'run', 'state', 'nodes')
+  if record[1] ~= actual or record[2] ~= 'votes' then return 'sits' end
+  if record[3] ~= nodes then return 'other' end
+  return 'votes'
 end
 
 local function nameOf(plain)
@@ -82,25 +63,17 @@ local function content(plain)
   error(value)
 end
 
-local function entry(ends, token, version, announce, value)
-  return ends .. ':' .. token .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
+local function entry(token, since, version, announce, value)
+  return token .. ':' .. since .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
 end
 
--- token, version, value, announce, ends of an owner; nothing if it has no entry. Without a value: an empty one.
-local function read(plain, info, owner, shared)
-  local text = shared and call('HGET', info, owner) or not shared and call('HGET', INDEX, nameOf(plain))
-  local ends, token, version, announce, length, rest = string.match(text or '', '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
-  if not ends or (not shared and string.sub(rest, length + 1) ~= owner) then return nil end
-  return token, version, string.sub(rest, 1, length), announce, ends
-end
-
-local function write(plain, info, owner, shared, text)
-  if shared then
-    call('HSET', info, owner, text)
-    call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
-  else
-    call('HSET', INDEX, nameOf(plain), text .. owner)
-  end
+-- token, since, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
+local function read(info, owner, shared)
+  local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
+  if type(text) ~= 'string' then return nil end
+  local token, since, version, announce, length, rest = string.match(text, '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
+  if not shared and string.sub(rest, length + 1) ~= owner then return nil end
+  return token, since, version, string.sub(rest, 1, length), announce
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -138,9 +111,8 @@ local function holders(plain)
   local holder = settle(plain, readers, info)
   local found = {}
   local function add(owner, shared, ttl)
-    local token, version, value = read(plain, info, owner, shared)
-    -- Tokens are microseconds, unless counters ran ahead of the clocks.
-    local held = token and whole(math.max((micros - token) / 1000, 0)) or false
+    local token, since, version, value = read(info, owner, shared)
+    local held = since and whole(now - since) or false
     found[#found + 1] = {
       nameOf(plain), owner, shared and 1 or 0, ttl >= 0 and whole(ttl) or false, token or false, version or false, held,
       value and value ~= '' and value or false,
@@ -164,14 +136,13 @@ local function cutOff(plain)
     ring(plain, 'changed ' .. held[2] .. ' 0')
   end
   call('DEL', plain, readers, info)
-  call('HDEL', INDEX, nameOf(plain))
   return found
 end
 
 -- An item that fails must not take the others with it. `first` of `size` items, whose arguments begin behind `before`.
 local function each(first, size, step, before, work, answers)
   for i = first, size do
-    local ok, answer = pcall(work, KEYS[i + 1], step * (i - 1) + before + 1)
+    local ok, answer = pcall(work, KEYS[i + 2], step * (i - 1) + before + 1)
     if not ok then answer = { 2, type(answer) == 'table' and (answer.err or 'unknown error') or tostring(answer) } end
     answers[#answers + 1] = answer
   end

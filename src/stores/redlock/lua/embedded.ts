@@ -3,50 +3,43 @@
 export const admit: string = `-- admit.lua   lets this node vote, or says that it has lost something
 -- ARGV id as nodes, then manifest (founder) | counter longestMs (returner)
 -- → 1 it votes | 0 it does not
-local record = call('HMGET', KEYS[1], 'run', 'id', 'state', 'since', 'longest', 'nodes', 'counter')
-local actual = run()
+local record = call('HMGET', KEYS[1], 'run', 'id', 'state', 'since', 'counter', 'longest', 'nodes')
 -- Decided for what this node was before it was emptied or restarted: not for this one.
-if record[1] ~= actual or record[2] ~= ARGV[1] then return 0 end
-if record[3] == 'votes' then return record[6] == ARGV[3] and readCard() == actual and 1 or 0 end
+if record[1] ~= run() or record[2] ~= ARGV[1] then return 0 end
+if record[3] == 'votes' then return record[7] == ARGV[3] and 1 or 0 end
 
 local as = ARGV[2]
-local longest = tonumber(record[5] or 0)
-local counter = tonumber(record[7] or 0)
+if as == 'founder' then
+  if record[3] ~= 'new' then return 0 end
+  call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'manifest', ARGV[4])
+  return 1
+end
 if as == 'loser' then
   call('HSET', KEYS[1], 'state', 'lost')
   return 0
-elseif as == 'founder' then
-  if record[3] ~= 'new' then return 0 end
-  call('HSET', KEYS[1], 'manifest', ARGV[4])
-else
-  longest = math.max(tonumber(ARGV[5]), longest)
-  if now - record[4] < longest then return 0 end
-  counter = math.max(tonumber(ARGV[4]), counter)
 end
-call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'longest', whole(longest))
-writeCard(actual, ARGV[1], ARGV[3], whole(counter))
+local longest = math.max(tonumber(ARGV[5]), tonumber(record[6] or 0))
+if now - record[4] < longest then return 0 end
+local counter = math.max(tonumber(ARGV[4]), tonumber(record[5] or 0))
+call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'counter', whole(counter), 'longest', whole(longest))
 return 1
 `
 
 export const common: string = `-- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
 --
--- KEYS 1 record, then plain… one per item. The others are named after these.
+-- KEYS 1 record  2 index, then plain… one per item. The others are named after it.
 -- On each node there are, for all names together:
---   card     string  only while it votes: counter (the largest token it knows of) run id nodes verified
---   record   hash    run id state since longest nodes manifest: who it is, for its admission; counter while there is no card
---   index    hash    name → entry of the exclusive lease, with its owner behind; of shared ones only when they end
+--   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of
+--   index    zset    the keys that are held, by the time at which their last lease ends
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     hash    owner → entry of each who shares
--- An entry is endsAt:token:version:announce:length:value
+--   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:announce:length:value
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
 -- Clients may put a prefix before every key. Names travel without it.
 local PREFIX = string.sub(KEYS[1], 1, -1 - #'leasehold:redlock')
-local CARD = KEYS[1] .. ':card'
-local INDEX = KEYS[1] .. ':index'
 local READERS = KEYS[1] .. ':readers:'
 local INFO = KEYS[1] .. ':info:'
 
@@ -62,30 +55,15 @@ local function run()
   return string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
--- run, id, nodes, counter
-local function readCard()
-  local counter, voter, id, nodes = string.match(call('GET', CARD) or '', '^(%d+) (%x+) (%S+) (%d+) %d+$')
-  return voter, id, nodes, counter
-end
-
--- Says that this run votes. LASTSAVE is never before the start of the server: as long as it is before \`verified\`, there was
--- no restart since, and a vote need not ask who it speaks to.
-local function writeCard(actual, id, nodes, counter)
-  local saved = redis.pcall('LASTSAVE')
-  local verified = type(saved) == 'number' and saved < tonumber(clock[1]) and clock[1] or '0'
-  call('SET', CARD, counter .. ' ' .. actual .. ' ' .. id .. ' ' .. nodes .. ' ' .. verified)
-end
-
 -- Asked of the server itself and not of the caller: a caller that has not noticed a restart would vouch for a node that
--- came back with yesterday's data. \`expected\`: run id nodes, as they were when the caller last looked.
-local function standing(expected)
+-- came back with yesterday's data.
+local function standing(expected, nodes)
   local actual = run()
-  local voter, id, size = readCard()
-  local knownRun, knownId, nodes = string.match(expected, '^(%x+) (%S+) (%d+)$')
-  if actual ~= knownRun then return 'stranger' end
-  if voter ~= actual then return 'sits' end
-  if size ~= nodes then return 'other' end
-  return id == knownId and 'votes' or 'stranger'
+  if actual ~= expected then return 'stranger' end
+  local record = call('HMGET', KEYS[1], 'run', 'state', 'nodes')
+  if record[1] ~= actual or record[2] ~= 'votes' then return 'sits' end
+  if record[3] ~= nodes then return 'other' end
+  return 'votes'
 end
 
 local function nameOf(plain)
@@ -112,25 +90,17 @@ local function content(plain)
   error(value)
 end
 
-local function entry(ends, token, version, announce, value)
-  return ends .. ':' .. token .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
+local function entry(token, since, version, announce, value)
+  return token .. ':' .. since .. ':' .. version .. ':' .. announce .. ':' .. #value .. ':' .. value
 end
 
--- token, version, value, announce, ends of an owner; nothing if it has no entry. Without a value: an empty one.
-local function read(plain, info, owner, shared)
-  local text = shared and call('HGET', info, owner) or not shared and call('HGET', INDEX, nameOf(plain))
-  local ends, token, version, announce, length, rest = string.match(text or '', '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
-  if not ends or (not shared and string.sub(rest, length + 1) ~= owner) then return nil end
-  return token, version, string.sub(rest, 1, length), announce, ends
-end
-
-local function write(plain, info, owner, shared, text)
-  if shared then
-    call('HSET', info, owner, text)
-    call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
-  else
-    call('HSET', INDEX, nameOf(plain), text .. owner)
-  end
+-- token, since, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
+local function read(info, owner, shared)
+  local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
+  if type(text) ~= 'string' then return nil end
+  local token, since, version, announce, length, rest = string.match(text, '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
+  if not shared and string.sub(rest, length + 1) ~= owner then return nil end
+  return token, since, version, string.sub(rest, 1, length), announce
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -168,9 +138,8 @@ local function holders(plain)
   local holder = settle(plain, readers, info)
   local found = {}
   local function add(owner, shared, ttl)
-    local token, version, value = read(plain, info, owner, shared)
-    -- Tokens are microseconds, unless counters ran ahead of the clocks.
-    local held = token and whole(math.max((micros - token) / 1000, 0)) or false
+    local token, since, version, value = read(info, owner, shared)
+    local held = since and whole(now - since) or false
     found[#found + 1] = {
       nameOf(plain), owner, shared and 1 or 0, ttl >= 0 and whole(ttl) or false, token or false, version or false, held,
       value and value ~= '' and value or false,
@@ -194,14 +163,13 @@ local function cutOff(plain)
     ring(plain, 'changed ' .. held[2] .. ' 0')
   end
   call('DEL', plain, readers, info)
-  call('HDEL', INDEX, nameOf(plain))
   return found
 end
 
 -- An item that fails must not take the others with it. \`first\` of \`size\` items, whose arguments begin behind \`before\`.
 local function each(first, size, step, before, work, answers)
   for i = first, size do
-    local ok, answer = pcall(work, KEYS[i + 1], step * (i - 1) + before + 1)
+    local ok, answer = pcall(work, KEYS[i + 2], step * (i - 1) + before + 1)
     if not ok then answer = { 2, type(answer) == 'table' and (answer.err or 'unknown error') or tostring(answer) } end
     answers[#answers + 1] = answer
   end
@@ -212,9 +180,10 @@ end
 export const inspect: string = `-- inspect.lua   who holds one key; with '1', nobody does afterwards
 -- ARGV revoke
 -- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
-local plain = KEYS[2]
+local plain = KEYS[3]
 if ARGV[1] ~= '1' then return holders(plain) end
 local found = cutOff(plain)
+call('ZREM', KEYS[2], nameOf(plain))
 if #found > 0 then ring(plain, 'freed ' .. found[1][2]) end
 return found
 `
@@ -223,168 +192,150 @@ export const list: string = `-- list.lua   who holds what, of all keys that begi
 -- ARGV prefix
 -- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
 local found = {}
-for _, name in ipairs(call('HKEYS', INDEX)) do
+call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+for _, name in ipairs(call('ZRANGE', KEYS[2], 0, -1)) do
   if string.sub(name, 1, #ARGV[1]) == ARGV[1] then
-    local here = holders(PREFIX .. name)
-    for _, held in ipairs(here) do found[#found + 1] = held end
-    if #here == 0 then call('HDEL', INDEX, name) end
+    for _, held in ipairs(holders(PREFIX .. name)) do found[#found + 1] = held end
   end
 end
 return found
 `
 
 export const look: string = `-- look.lua   who this node is, and how it stands; begins a record if there is none for this run of the server
--- ARGV id known maxTtlMs
+-- ARGV id known
 -- → { run, id, state, ageMs, counter, longestMs, nodes, manifest }
 local actual = run()
-local record = call('HMGET', KEYS[1], 'run', 'state', 'longest', 'counter')
-local voter, _, _, counter = readCard()
-counter = counter or record[4]
--- A voter without its card has lost it, and with it the counter.
-if record[1] ~= actual or (record[2] == 'votes' and voter ~= actual) then
+local before = call('HMGET', KEYS[1], 'run', 'counter')
+if before[1] ~= actual then
   -- Anything at all from earlier, here or in the caller's memory, means that something may be missing.
-  local state = (record[1] or counter or ARGV[2] == '1') and 'lost' or 'new'
-  call('HSET', KEYS[1], 'run', actual, 'id', ARGV[1], 'state', state, 'since', whole(now), 'manifest', '', 'counter', counter or '0')
-  call('DEL', CARD)
+  local state = (before[1] or before[2] or ARGV[2] == '1') and 'lost' or 'new'
+  call('HSET', KEYS[1], 'run', actual, 'id', ARGV[1], 'state', state, 'since', whole(now), 'manifest', '')
 end
--- Whoever votes has looked before: so this is the longest lease that anybody here may hold.
-if tonumber(record[3] or 0) < tonumber(ARGV[3]) then call('HSET', KEYS[1], 'longest', ARGV[3]) end
-record = call('HMGET', KEYS[1], 'id', 'state', 'since', 'longest', 'nodes', 'manifest')
+local record = call('HMGET', KEYS[1], 'id', 'state', 'since', 'counter', 'longest', 'nodes', 'manifest')
 return {
-  actual, record[1], record[2], whole(now - record[3]), counter or '0', record[4] or '0', record[5] or '0', record[6] or '',
+  actual, record[1], record[2], whole(now - record[3]), record[4] or '0', record[5] or '0', record[6] or '0', record[7] or '',
 }
 `
 
-export const quickRaise: string = `-- quick-raise.lua   round 2 for locks that are all still mine and that nobody has to be told of; else raise.lua does it
--- ARGV per item 6: owner token ttlMs endsAt news (none, taken, changed) value
+export const quickRaise: string = `-- quick-raise.lua   round 2 for locks; from the first other item on, raise.lua goes on
+-- ARGV per item 5: owner token ttlMs announce value
 local QUICK = redis.call
-local size = #KEYS - 1
-local highest = '0'
-local quick = true
-local wanted = {}
-local entries = {}
-for i = 1, size do
-  local a = 6 * i - 5
-  local token, value = ARGV[a + 1], ARGV[a + 5]
-  if ARGV[a + 4] ~= 'none' then quick = false end
-  wanted[i] = KEYS[i + 1]
-  entries[2 * i - 1] = string.sub(KEYS[i + 1], #KEYS[1] - 16)
-  entries[2 * i] = ARGV[a + 3] .. ':' .. token .. ':1:0:' .. #value .. ':' .. value .. ARGV[a]
-  if tonumber(token) > tonumber(highest) then highest = token end
-end
-wanted[size + 1] = KEYS[1] .. ':card'
-local found = quick and redis.pcall('MGET', unpack(wanted)) or {}
+local at = QUICK('TIME')
+local today = string.format('%.0f', math.floor(at[1] * 1000 + at[2] / 1000))
+local size = #KEYS - 2
+local highest = 0
 local answers = {}
-for i = 1, size do
-  if found[i] ~= ARGV[6 * i - 5] then quick = false end
-  answers[i] = 1
+local next = 1
+while next <= size do
+  local a = 5 * next - 4
+  local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 4]
+  if ARGV[a + 3] == '1' or redis.pcall('GET', plain) ~= owner then break end
+  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
+  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
+  QUICK('ZADD', KEYS[2], today + ARGV[a + 2], name)
+  -- Those who were about to ask need not.
+  local channel = 'leasehold:redlock:bell:' .. name
+  local listeners = QUICK('PUBSUB', 'NUMSUB', channel)[2]
+  if listeners > 0 then QUICK('PUBLISH', channel, listeners .. ' taken ' .. owner) end
+  highest = math.max(highest, tonumber(token))
+  answers[next] = 1
+  next = next + 1
 end
-local counter, rest = string.match(found[size + 1] or '', '^(%d+)(.*)$')
-if quick and counter then
-  QUICK('HSET', KEYS[1] .. ':index', unpack(entries))
-  if tonumber(highest) > tonumber(counter) then QUICK('SET', KEYS[1] .. ':card', highest .. rest) end
+if next > size then
+  if highest > tonumber(QUICK('HGET', KEYS[1], 'counter') or 0) then
+    QUICK('HSET', KEYS[1], 'counter', string.format('%.0f', highest))
+  end
   if highest % 16 ~= 0 then return answers end
 end
 `
 
-export const quickRelease: string = `-- quick-release.lua   gives back locks that are all still mine; else release.lua does it
+export const quickRelease: string = `-- quick-release.lua   gives back locks; from the first other item on, release.lua goes on
 -- ARGV per item 2: owner quiet
 local QUICK = redis.call
-local size = #KEYS - 1
-local plains, names, channels, told = {}, {}, {}, {}
-for i = 1, size do
-  plains[i] = KEYS[i + 1]
-  names[i] = string.sub(KEYS[i + 1], #KEYS[1] - 16)
-  if ARGV[2 * i] ~= '1' then
-    channels[#channels + 1] = 'leasehold:redlock:bell:' .. names[i]
-    told[#told + 1] = i
-  end
-end
-local quick = true
+local size = #KEYS - 2
 local answers = {}
-local found = redis.pcall('MGET', unpack(plains))
-for i = 1, size do
-  if found[i] ~= ARGV[2 * i - 1] then quick = false end
-  answers[i] = 1
-end
-if quick then
-  local listeners = #channels > 0 and QUICK('PUBSUB', 'NUMSUB', unpack(channels)) or {}
-  QUICK('DEL', unpack(plains))
-  for at, i in ipairs(told) do
-    if listeners[2 * at] > 0 then
-      local announced = string.find(QUICK('HGET', KEYS[1] .. ':index', names[i]) or '', '^%d+:%d+:%d+:1:')
-      QUICK('PUBLISH', channels[at], listeners[2 * at] .. (announced and ' ended ' or ' freed ') .. ARGV[2 * i - 1])
-    end
+local next = 1
+while next <= size do
+  local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
+  if redis.pcall('GET', plain) ~= owner then break end
+  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
+  local info = KEYS[1] .. ':info:' .. name
+  local news = false
+  local channel = 'leasehold:redlock:bell:' .. name
+  local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
+  if listeners > 0 then
+    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:%d+:1:')
+    news = listeners .. (announced and ' ended ' or ' freed ') .. owner
   end
-  QUICK('HDEL', KEYS[1] .. ':index', unpack(names))
-  return answers
+  QUICK('DEL', plain, info)
+  QUICK('ZREM', KEYS[2], name)
+  if news then QUICK('PUBLISH', channel, news) end
+  answers[next] = 1
+  next = next + 1
 end
+if next > size then return answers end
 `
 
 export const quickVote: string = `-- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
--- ARGV expected (run id nodes), then per item 3: owner ttlMs kind (lock, read, steal)
+-- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
 local QUICK = redis.call
--- counter expected verified
-local card = QUICK('GET', KEYS[1] .. ':card') or ' '
-local from = string.find(card, ' ', 1, true)
-local till = from + #ARGV[1]
-local saved = redis.pcall('LASTSAVE')
-local slow = string.sub(card, from + 1, till) ~= ARGV[1] or type(saved) ~= 'number' or saved >= tonumber(string.sub(card, till + 2))
-local size = #KEYS - 1
+local self = QUICK('HMGET', KEYS[1], 'run', 'state', 'nodes', 'counter', 'longest')
+local actual = string.match(QUICK('INFO', 'server'), 'run_id:(%x+)')
+if actual ~= ARGV[1] then return { 'stranger' } end
+if self[1] ~= actual or self[2] ~= 'votes' then return { 'sits' } end
+if self[3] ~= ARGV[2] then return { 'other' } end
+if not self[5] or tonumber(self[5]) < tonumber(ARGV[3]) then QUICK('HSET', KEYS[1], 'longest', ARGV[3]) end
+
+local at = QUICK('TIME')
+local answers = { 'votes', self[4] or '0', string.format('%.0f', at[1] * 1000000 + at[2]) }
+local size = #KEYS - 2
 local next = 1
-local answers
-if not slow then
-  local at = QUICK('TIME')
-  answers = { 'votes', string.sub(card, 1, from - 1), at[1], at[2] }
-  while next <= size do
-    local a = 3 * next - 1
-    local set = ARGV[a + 2] == 'lock' and redis.pcall('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX')
-    if not set or set.err then break end
-    answers[next + 4] = 1
-    next = next + 1
+while next <= size do
+  local a = 3 * next + 1
+  if ARGV[a + 2] ~= 'lock' then break end
+  local plain, owner = KEYS[next + 2], ARGV[a]
+  -- Answers what was there. A key of another type is an error, and for vote.lua to explain.
+  local before = redis.pcall('GET', plain)
+  if before and before ~= owner then break end
+  if not before then
+    local set = redis.pcall('SET', plain, owner, 'PX', ARGV[a + 1])
+    if set.err then break end
   end
-  if next > size then return answers end
+  answers[#answers + 1] = 1
+  next = next + 1
 end
+if next > size then return answers end
 `
 
 export const raise: string = `-- raise.lua   round 2: where the key is still mine, the counter becomes at least the token
--- ARGV per item 6: owner token ttlMs endsAt news (none, taken, changed) value
+-- ARGV per item 5: owner token ttlMs announce value
 -- → item…     item: 1 raised | 0 not mine | { 2, error }
 -- On a node of any standing: that the key is mine proves that it remembers my vote, and so everything before it.
-local raised = '0'
 
 local function raise(plain, a)
   local readers, info = sides(plain)
-  local owner, token, ends, news, value = ARGV[a], ARGV[a + 1], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+  local owner, token, ttl, announce, value = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  if tonumber(token) > tonumber(raised) then raised = token end
-  local shared = holder == SHARED
-  write(plain, info, owner, shared, entry(ends, token, '1', news == 'changed' and '1' or '0', value))
-  if shared then call('HSET', INDEX, nameOf(plain), ends) end
-  if news == 'changed' then ring(plain, 'changed ' .. owner .. ' 1') end
-  -- Those who were about to ask need not.
-  if news ~= 'none' and not shared then ring(plain, 'taken ' .. owner) end
+  highest = math.max(highest, tonumber(token))
+  if holder == SHARED then
+    call('HSET', info, owner, entry(token, whole(now), '1', announce, value))
+    ttl = call('PTTL', plain)
+    call('PEXPIRE', info, whole(math.max(ttl, 1)))
+  else
+    call('SET', info, entry(token, whole(now), '1', announce, value) .. owner, 'PX', ttl)
+  end
+  call('ZADD', KEYS[2], whole(now + ttl), nameOf(plain))
+  if announce == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
+  if holder ~= SHARED then ring(plain, 'taken ' .. owner) end
   return 1
 end
 
-if not (quick and counter) then
-  answers = each(1, size, 6, 0, raise, {})
-  counter, rest = string.match(call('GET', CARD) or '', '^(%d+)(.*)$')
-  local before = tonumber(counter or call('HGET', KEYS[1], 'counter') or 0)
-  if tonumber(raised) > before then
-    if counter then call('SET', CARD, raised .. rest) else call('HSET', KEYS[1], 'counter', raised) end
-  end
-end
--- Leases that ended without a release leave their names. Some are looked at now and then: the index stays about as small
--- as what is held. (Redis before 6.2 knows no HRANDFIELD, and keeps them until somebody lists.)
-local sample = redis.pcall('HRANDFIELD', INDEX, 32 + 32 * size, 'WITHVALUES')
-if not sample.err then
-  for i = 1, #sample, 2 do
-    local ends = string.match(sample[i + 1], '^%d+')
-    if tonumber(ends) < now and call('EXISTS', PREFIX .. sample[i]) == 0 then call('HDEL', INDEX, sample[i]) end
-  end
-end
+each(next, size, 5, 0, raise, answers)
+if highest > tonumber(call('HGET', KEYS[1], 'counter') or 0) then call('HSET', KEYS[1], 'counter', whole(highest)) end
+-- Leases that ended without a release leave their names. Some go now and then, so the index stays about as small as what is held.
+local ended = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 32 + 32 * size)
+if #ended > 0 then call('ZREM', KEYS[2], unpack(ended)) end
 return answers
 `
 
@@ -397,7 +348,7 @@ local function release(plain, a)
   local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  local _, _, _, announced = read(plain, info, owner, holder == SHARED)
+  local _, _, _, _, announced = read(info, owner, holder == SHARED)
   if holder == SHARED then
     call('ZREM', readers, owner)
     call('HDEL', info, owner)
@@ -406,17 +357,17 @@ local function release(plain, a)
     align(plain, readers, info)
   else
     call('DEL', plain, readers, info)
-    call('HDEL', INDEX, nameOf(plain))
+    call('ZREM', KEYS[2], nameOf(plain))
   end
   if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
   return 1
 end
 
-return each(1, size, 2, 0, release, {})
+return each(next, size, 2, 0, release, answers)
 `
 
 export const renew: string = `-- renew.lua   more time; never creates, never shortens
--- ARGV expected (run id nodes), then per item 5: owner ttlMs token version value
+-- ARGV run nodes, then per item 5: owner ttlMs token version value
 -- → { standing, item… }     item: 1 ours | 0 absent | 3 taken | { 2, error }
 -- Also on a node that sits out: it keeps what it still has, so that it has it when it votes again.
 
@@ -427,25 +378,33 @@ local function renew(plain, a)
   if not holder then return 0 end
   if not isMine(holder, readers, owner) then return holder == SHARED and 0 or 3 end
   local shared = holder == SHARED
+  local ends = now + ttl
   if shared then
-    local ends = now + ttl
     if tonumber(call('ZSCORE', readers, owner)) < ends then call('ZADD', readers, whole(ends), owner) end
-    align(plain, readers, info)
+    ends = align(plain, readers, info)
   else
     local left = call('PTTL', plain)
-    if left >= 0 and left < ttl then call('PEXPIRE', plain, whole(ttl)) end
+    if left >= 0 and left < ttl then
+      call('PEXPIRE', plain, whole(ttl))
+      call('PEXPIRE', info, whole(ttl))
+    else
+      ends = false
+    end
   end
+  if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, older, _, announce = read(plain, info, owner, shared)
+    local known, since, older, _, announce = read(info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      write(plain, info, owner, shared, entry(whole(now + ttl), known or token, version, announce or '0', value))
+      local text = entry(known or token, since or whole(now), version, announce or '0', value)
+      if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
+      call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
       ring(plain, 'changed ' .. owner .. ' ' .. version)
     end
   end
   return 1
 end
 
-return each(1, #KEYS - 1, 5, 1, renew, { standing(ARGV[1]) })
+return each(1, #KEYS - 2, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })
 `
 
 export const time: string = `-- time.lua   the node's clock
@@ -454,16 +413,8 @@ return { whole(micros) }
 `
 
 export const vote: string = `-- vote.lua   round 1: set if absent
--- ARGV expected (run id nodes), then per item 3: owner ttlMs kind (lock, read, steal)
--- → { 'votes', counter, seconds, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
-
-if slow then
-  local state = standing(ARGV[1])
-  if state ~= 'votes' then return { state } end
-  local actual, id, nodes, counter = readCard()
-  writeCard(actual, id, nodes, counter)
-  answers = { 'votes', counter, clock[1], clock[2] }
-end
+-- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
+-- → { 'votes', counter, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
   local owner, ttl = holder, nil
@@ -473,7 +424,7 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, version, value = read(plain, info, owner, holder == SHARED)
+  local token, _, version, value = read(info, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 
@@ -499,5 +450,5 @@ local function vote(plain, a)
   return 1
 end
 
-return each(next, size, 3, 1, vote, answers)
+return each(next, size, 3, 3, vote, answers)
 `

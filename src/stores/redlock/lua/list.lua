@@ -2,11 +2,10 @@
 -- ARGV prefix
 -- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
 local found = {}
-for _, name in ipairs(call('HKEYS', INDEX)) do
+call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+for _, name in ipairs(call('ZRANGE', KEYS[2], 0, -1)) do
   if string.sub(name, 1, #ARGV[1]) == ARGV[1] then
-    local here = holders(PREFIX .. name)
-    for _, held in ipairs(here) do found[#found + 1] = held end
-    if #here == 0 then call('HDEL', INDEX, name) end
+    for _, held in ipairs(holders(PREFIX .. name)) do found[#found + 1] = held end
   end
 end
 return found

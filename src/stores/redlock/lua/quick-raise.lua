@@ -1,30 +1,30 @@
--- quick-raise.lua   round 2 for locks that are all still mine and that nobody has to be told of; else raise.lua does it
--- ARGV per item 6: owner token ttlMs endsAt news (none, taken, changed) value
+-- quick-raise.lua   round 2 for locks; from the first other item on, raise.lua goes on
+-- ARGV per item 5: owner token ttlMs announce value
 local QUICK = redis.call
-local size = #KEYS - 1
-local highest = '0'
-local quick = true
-local wanted = {}
-local entries = {}
-for i = 1, size do
-  local a = 6 * i - 5
-  local token, value = ARGV[a + 1], ARGV[a + 5]
-  if ARGV[a + 4] ~= 'none' then quick = false end
-  wanted[i] = KEYS[i + 1]
-  entries[2 * i - 1] = string.sub(KEYS[i + 1], #KEYS[1] - 16)
-  entries[2 * i] = ARGV[a + 3] .. ':' .. token .. ':1:0:' .. #value .. ':' .. value .. ARGV[a]
-  if tonumber(token) > tonumber(highest) then highest = token end
-end
-wanted[size + 1] = KEYS[1] .. ':card'
-local found = quick and redis.pcall('MGET', unpack(wanted)) or {}
+local at = QUICK('TIME')
+local today = string.format('%.0f', math.floor(at[1] * 1000 + at[2] / 1000))
+local size = #KEYS - 2
+local highest = 0
 local answers = {}
-for i = 1, size do
-  if found[i] ~= ARGV[6 * i - 5] then quick = false end
-  answers[i] = 1
+local next = 1
+while next <= size do
+  local a = 5 * next - 4
+  local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 4]
+  if ARGV[a + 3] == '1' or redis.pcall('GET', plain) ~= owner then break end
+  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
+  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
+  QUICK('ZADD', KEYS[2], today + ARGV[a + 2], name)
+  -- Those who were about to ask need not.
+  local channel = 'leasehold:redlock:bell:' .. name
+  local listeners = QUICK('PUBSUB', 'NUMSUB', channel)[2]
+  if listeners > 0 then QUICK('PUBLISH', channel, listeners .. ' taken ' .. owner) end
+  highest = math.max(highest, tonumber(token))
+  answers[next] = 1
+  next = next + 1
 end
-local counter, rest = string.match(found[size + 1] or '', '^(%d+)(.*)$')
-if quick and counter then
-  QUICK('HSET', KEYS[1] .. ':index', unpack(entries))
-  if tonumber(highest) > tonumber(counter) then QUICK('SET', KEYS[1] .. ':card', highest .. rest) end
+if next > size then
+  if highest > tonumber(QUICK('HGET', KEYS[1], 'counter') or 0) then
+    QUICK('HSET', KEYS[1], 'counter', string.format('%.0f', highest))
+  end
   if highest % 16 ~= 0 then return answers end
 end

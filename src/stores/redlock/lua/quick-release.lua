@@ -1,32 +1,25 @@
--- quick-release.lua   gives back locks that are all still mine; else release.lua does it
+-- quick-release.lua   gives back locks; from the first other item on, release.lua goes on
 -- ARGV per item 2: owner quiet
 local QUICK = redis.call
-local size = #KEYS - 1
-local plains, names, channels, told = {}, {}, {}, {}
-for i = 1, size do
-  plains[i] = KEYS[i + 1]
-  names[i] = string.sub(KEYS[i + 1], #KEYS[1] - 16)
-  if ARGV[2 * i] ~= '1' then
-    channels[#channels + 1] = 'leasehold:redlock:bell:' .. names[i]
-    told[#told + 1] = i
-  end
-end
-local quick = true
+local size = #KEYS - 2
 local answers = {}
-local found = redis.pcall('MGET', unpack(plains))
-for i = 1, size do
-  if found[i] ~= ARGV[2 * i - 1] then quick = false end
-  answers[i] = 1
-end
-if quick then
-  local listeners = #channels > 0 and QUICK('PUBSUB', 'NUMSUB', unpack(channels)) or {}
-  QUICK('DEL', unpack(plains))
-  for at, i in ipairs(told) do
-    if listeners[2 * at] > 0 then
-      local announced = string.find(QUICK('HGET', KEYS[1] .. ':index', names[i]) or '', '^%d+:%d+:%d+:1:')
-      QUICK('PUBLISH', channels[at], listeners[2 * at] .. (announced and ' ended ' or ' freed ') .. ARGV[2 * i - 1])
-    end
+local next = 1
+while next <= size do
+  local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
+  if redis.pcall('GET', plain) ~= owner then break end
+  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
+  local info = KEYS[1] .. ':info:' .. name
+  local news = false
+  local channel = 'leasehold:redlock:bell:' .. name
+  local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
+  if listeners > 0 then
+    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:%d+:1:')
+    news = listeners .. (announced and ' ended ' or ' freed ') .. owner
   end
-  QUICK('HDEL', KEYS[1] .. ':index', unpack(names))
-  return answers
+  QUICK('DEL', plain, info)
+  QUICK('ZREM', KEYS[2], name)
+  if news then QUICK('PUBLISH', channel, news) end
+  answers[next] = 1
+  next = next + 1
 end
+if next > size then return answers end

@@ -7,7 +7,7 @@ local function release(plain, a)
   local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  local _, _, _, announced = read(plain, info, owner, holder == SHARED)
+  local _, _, _, _, announced = read(info, owner, holder == SHARED)
   if holder == SHARED then
     call('ZREM', readers, owner)
     call('HDEL', info, owner)
@@ -16,10 +16,10 @@ local function release(plain, a)
     align(plain, readers, info)
   else
     call('DEL', plain, readers, info)
-    call('HDEL', INDEX, nameOf(plain))
+    call('ZREM', KEYS[2], nameOf(plain))
   end
   if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
   return 1
 end
 
-return each(1, size, 2, 0, release, {})
+return each(next, size, 2, 0, release, answers)

@@ -1,14 +1,6 @@
 -- vote.lua   round 1: set if absent
--- ARGV expected (run id nodes), then per item 3: owner ttlMs kind (lock, read, steal)
--- → { 'votes', counter, seconds, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
-
-if slow then
-  local state = standing(ARGV[1])
-  if state ~= 'votes' then return { state } end
-  local actual, id, nodes, counter = readCard()
-  writeCard(actual, id, nodes, counter)
-  answers = { 'votes', counter, clock[1], clock[2] }
-end
+-- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
+-- → { 'votes', counter, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
   local owner, ttl = holder, nil
@@ -18,7 +10,7 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, version, value = read(plain, info, owner, holder == SHARED)
+  local token, _, version, value = read(info, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 
@@ -44,4 +36,4 @@ local function vote(plain, a)
   return 1
 end
 
-return each(next, size, 3, 1, vote, answers)
+return each(next, size, 3, 3, vote, answers)
