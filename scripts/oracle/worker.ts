@@ -1,5 +1,5 @@
 // One process that wants the lock. Knows the public API alone; `LEASEHOLD_ORACLE_SOURCE` says which copy of it.
-import { appendFileSync, closeSync, openSync, readFileSync, unlinkSync, writeSync } from 'node:fs'
+import { appendFileSync, closeSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
@@ -45,7 +45,7 @@ async function stay(lock: Held, mode: 'exclusive' | 'shared'): Promise<void> {
     if (at >= until) break
     await sleep(Math.random() * 3)
   }
-  if (orders.witness && mode === 'exclusive') unlinkSync(inside)
+  if (orders.witness && mode === 'exclusive') rmSync(inside, { force: true })
   write({ type: 'ended', id, at: machineClock() })
 }
 
@@ -55,11 +55,18 @@ function enter(id: string): void {
     create(id)
   } catch {
     const other = readFileSync(inside, 'utf8')
-    if (isAlive(other.split(' ')[0] as string)) return write({ type: 'collision', id, at: machineClock(), with: other })
+    if (!dies(other.split(' ')[0] as string)) return write({ type: 'collision', id, at: machineClock(), with: other })
     // A lock that hangs on a session is free as soon as its holder is dead, before anybody can have cleared up after it.
-    unlinkSync(inside)
+    rmSync(inside, { force: true })
     create(id)
   }
+}
+
+/** The kernel closes the connections of a killed process a moment before it is gone. */
+function dies(pid: string): boolean {
+  const until = machineClock() + 200
+  while (isAlive(pid)) if (machineClock() > until) return false
+  return true
 }
 
 function create(id: string): void {
