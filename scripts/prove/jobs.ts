@@ -190,11 +190,13 @@ async function proveOnce(p: Proving, kind: Kind, place: Place): Promise<void> {
 class Ledger {
   readonly runs = new Map<number, number>()
   early = 0
-  skipped = 0
+  /** In milliseconds. */
+  earliest = 0
 
   ran(tick: number, behind: number): void {
     this.runs.set(tick, (this.runs.get(tick) ?? 0) + 1)
     if (behind > 0) this.early++
+    this.earliest = Math.max(this.earliest, behind)
   }
 
   /** Of the ticks from here on, as many as there are seconds. */
@@ -204,7 +206,7 @@ class Ledger {
     const runs = counts.reduce((sum, count) => sum + count, 0)
     const twice = counts.filter((count) => count > 1).length
     const missed = counts.filter((count) => count === 0).length
-    const figures = `${runs} runs of ${p.seconds} ticks, ${twice} twice, ${missed} missed, ${this.early} before their time`
+    const figures = `${runs} runs of ${p.seconds} ticks, ${twice} twice, ${missed} missed, ${this.early} before their time${this.early > 0 ? ` (${this.earliest.toFixed(3)} ms)` : ''}`
     p.check(label, runs === p.seconds && twice === 0 && missed === 0 && this.early === 0, figures)
   }
 }

@@ -327,7 +327,7 @@ export class Engine {
   }
 
   #verifyAll(): void {
-    for (const lease of [...this.leases()]) void lease.renew()
+    for (const lease of [...this.leases()]) void lease.verify()
   }
 
   async #idle(graceMs: number): Promise<void> {

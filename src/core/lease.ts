@@ -41,6 +41,8 @@ export class Lease extends Timed {
   #renewing: Promise<Renewed> | undefined = undefined
   #bell: Bell | undefined = undefined
   #failures = 0
+  /** More time was asked for and not given yet: the next attempt asks again, also without `autoRenew`. */
+  #wantsMore = false
   /** `extend` made it shorter than what the store was told, and the store never shortens: then until when it is kept there. */
   #storedUntil: number | undefined = undefined
   /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to take back. */
@@ -106,15 +108,28 @@ export class Lease extends Timed {
     else {
       this.#watchHeld()
       this.#letGoOfFace()
-      void this.renew()
+      void this.verify()
     }
   }
 
+  /** Whether it is still ours. Prolonged by that only if its user wants it to be: it must end when it was said to. */
+  verify(): Promise<Renewed> {
+    return this.#inTurn(() => this.#renewOnce(undefined))
+  }
+
+  /** More time, and another value if one is given. */
+  renew(value?: string): Promise<Renewed> {
+    return this.#inTurn(() => {
+      this.#wantsMore = true
+      return this.#renewOnce(value)
+    })
+  }
+
   /** One renewal at a time. Whoever wants another one gets its turn when this one is through. */
-  async renew(value?: string): Promise<Renewed> {
+  async #inTurn(renew: () => Promise<Renewed>): Promise<Renewed> {
     while (this.#renewing) await this.#renewing
     if (this.released || this.loss) return { outcome: 'gone' }
-    const renewing = this.#renewOnce(value)
+    const renewing = renew()
     this.#renewing = renewing
     try {
       return await renewing
@@ -228,7 +243,9 @@ export class Lease extends Timed {
   async #renewOnce(value: string | undefined): Promise<Renewed> {
     const { world, courier, beats } = this.engine
     const sentAt = world.now()
-    const ttlMs = Math.ceil(Math.min(this.ttlMs, this.holdUntil - sentAt))
+    const prolong = this.autoRenew || this.#wantsMore
+    const until = prolong ? Math.min(sentAt + this.ttlMs, this.holdUntil) : this.deadline
+    const ttlMs = Math.max(Math.ceil(until - sentAt), 1)
     // While the answer is out, only the deadline counts.
     beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
     const answer = await courier.renew({ key: this.ask.key, owner: this.owner, ttlMs, value })
@@ -238,7 +255,8 @@ export class Lease extends Timed {
       if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.engine.letGo(this)
     } else if (answer.outcome === 'ours') {
       this.#failures = 0
-      this.deadline = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
+      if (prolong) this.deadline = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
+      this.#wantsMore = false
       if (this.#storedUntil !== undefined && this.#storedUntil <= this.deadline) this.#storedUntil = undefined
       this.#schedule(sentAt)
       this.engine.events.emit('renewed', () => this.facts())

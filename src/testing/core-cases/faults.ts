@@ -147,6 +147,27 @@ const renewing: Case[] = [
     },
   },
   {
+    name: 'a doubt does not prolong a lock without autoRenew, and finds out that it is gone',
+    async run(t) {
+      for (const fault of ['none', 'break-call'] as const) {
+        const store = await t.faulty(...(fault === 'none' ? [] : [{ effect: fault, on: 'renew', times: 1 } as const]))
+        const [locks, other] = [await t.locks({}, store), await t.locks()]
+        const name = t.name()
+        const lock = await locks.acquire(name, { ttl: 400, autoRenew: false })
+        const before = lock.expiresAt.getTime()
+        await t.sleep(100)
+        store.doubt()
+        await t.until(
+          'it was asked',
+          () => store.calls.filter(({ call }) => call === 'renew').length > Number(fault !== 'none'),
+        )
+        await t.until('another gets it', () => other.tryAcquire(name))
+        assert.equal(lock.isHeld, false)
+        assert.ok(Math.abs(lock.expiresAt.getTime() - before) < 20, 'it ended when it was said to')
+      }
+    },
+  },
+  {
     name: 'a renewal on its way does not outlive the release',
     async run(t) {
       for (const effect of ['delay-call', 'delay-reply'] as const) {
