@@ -25,6 +25,8 @@ export interface Adapter {
   onTurn(listener: () => void): () => void
   /** Called when what the server knew may be lost: after a reconnect, or when another server took over. */
   onDoubt(listener: () => void): () => void
+  /** Called when a connection broke and nothing will tell when it is mended. */
+  onShock(listener: () => void): () => void
 
   /** EVALSHA. All keys lie in one slot. */
   evalsha(sha: string, keys: string[], args: string[]): Promise<Reply>

@@ -79,9 +79,9 @@ export class Bells {
     }
   }
 
-  /** Connections may lead to a server that is no longer the one: leave them all, and listen anew. */
+  /** The connection may lead to a server that is no longer the one. On a cluster the address tells; else listen anew. */
   refresh(): void {
-    for (const address of [...this.#ears.keys()]) this.#lose(address)
+    if (!this.#adapter.cluster) for (const address of [...this.#ears.keys()]) this.#lose(address)
     this.#audit()
   }
 

@@ -1,8 +1,11 @@
 import { StoreUnavailableError } from '../../errors.js'
 import { type Adapter, text } from './adapter.js'
+import { within } from './within.js'
 
 /** How long an answer counts. */
 const LOOK_EVERY_MS = 10_000
+/** The first question waits for the first look, but a node that does not answer must not hold up the others. */
+const FIRST_LOOK_MS = 500
 /** From here on a server is as good as evicting. */
 const NEARLY_FULL = 0.95
 
@@ -13,7 +16,8 @@ const NEARLY_FULL = 0.95
 export class Eviction {
   readonly #adapter: Adapter
   #lookedAt = Number.NEGATIVE_INFINITY
-  #evicted = new Map<number, number>()
+  #first: Promise<void> | undefined
+  readonly #evicted = new Map<number, number>()
   #reason: string | undefined
   /** This user may not ask: then nothing is known, and nothing refused. */
   #forbidden = false
@@ -22,26 +26,27 @@ export class Eviction {
     this.#adapter = adapter
   }
 
-  /** When it wants to be asked again, by our clock. */
+  /** Until when, by our clock, nobody needs to ask. */
   get dueAt(): number {
+    if (this.#reason !== undefined) return Number.NEGATIVE_INFINITY
     return this.#forbidden ? Number.POSITIVE_INFINITY : this.#lookedAt + LOOK_EVERY_MS
   }
 
   /** Looks again if it is time to. Throws, or for the very first look rejects, if something speaks against granting. */
   check(now: number): Promise<void> | undefined {
-    if (now >= this.dueAt) {
+    if (!this.#forbidden && now >= this.#lookedAt + LOOK_EVERY_MS) {
       const first = this.#lookedAt < 0
       this.#lookedAt = now
       const looked = this.#look()
-      if (first) return looked.then(() => this.#judge())
+      if (first) {
+        this.#first = within(FIRST_LOOK_MS, looked).then(() => {
+          this.#first = undefined
+        })
+      }
     }
+    if (this.#first) return this.#first.then(() => this.#judge())
     this.#judge()
     return undefined
-  }
-
-  /** Whether granting is refused: then every question has to be judged. */
-  get refuses(): boolean {
-    return this.#reason !== undefined
   }
 
   #judge(): void {

@@ -6,6 +6,7 @@
  */
 import { type Adapter, type Reply, type Server, text } from './adapter.js'
 import { type Names, literally } from './names.js'
+import { within } from './within.js'
 
 /** Keys per step: two milliseconds of the server's time at most. */
 const STEP = 2_000
@@ -72,14 +73,4 @@ export class Foreigners {
       cursor = text(next)
     } while (cursor !== '0' && !this.#closed)
   }
-}
-
-async function within(ms: number, promise: Promise<void>): Promise<void> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ms)
-    timer.unref()
-  })
-  await Promise.race([promise, late])
-  clearTimeout(timer)
 }

@@ -4,9 +4,10 @@
  * @module
  */
 import type { Adapter, Ear, EarEvents, Reply, Server } from './adapter.js'
+import { NodeRedisEar, SentinelEar } from './node-redis-ears.js'
 import { Signals } from './signals.js'
 
-type Listener = (message: string, channel: string) => void
+export type Listener = (message: string, channel: string) => void
 
 interface Subscribing {
   subscribe(channel: string, listener: Listener): Promise<unknown>
@@ -62,8 +63,6 @@ export function nodeRedisAdapter(client: NodeRedis | NodeRedisCluster | NodeRedi
   if ('getMasterNode' in client) return new SentinelAdapter(client)
   return new SingleAdapter(client)
 }
-
-const ignore = (): void => {}
 
 abstract class NodeRedisAdapter<C extends Common> extends Signals implements Adapter {
   abstract readonly cluster: boolean
@@ -179,9 +178,13 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
 class SentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
   readonly cluster = false
 
+  /** It says nothing of a master that it lost and found again, unless made with `passthroughClientErrorEvents`. */
   constructor(client: NodeRedisSentinel) {
     super(client)
-    this.on(client, 'topology-change', () => this.doubt())
+    this.on(client, 'topology-change', (change: { type?: string }) => {
+      if (change.type === 'MASTER_CHANGE') this.doubt()
+    })
+    this.on(client, 'error', () => this.shock())
     let wasReady = this.ready()
     this.on(client, 'ready', () => {
       if (wasReady) this.doubt()
@@ -204,119 +207,5 @@ class SentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
   /** The sentinel client opens a connection to the current master for this by itself, and one anew after a failover. */
   listen(_address: string, on: EarEvents): Ear {
     return new SentinelEar(this.client, on)
-  }
-}
-
-/**
- * Channels whose unsubscription is under way. The client forgets the listeners of a channel when that is answered, those of
- * a new subscription among them: so whoever comes back waits until it is over.
- */
-type Leaving = Map<string, Promise<unknown>>
-
-function leave(leaving: Leaving, channel: string, unsubscribed: Promise<unknown>): void {
-  const over = unsubscribed.catch(ignore).then(() => {
-    if (leaving.get(channel) === over) leaving.delete(channel)
-  })
-  leaving.set(channel, over)
-}
-
-class NodeRedisEar implements Ear {
-  readonly #on: EarEvents
-  readonly #connected: Promise<NodeRedis>
-  readonly #leaving: Leaving = new Map()
-  #connection: NodeRedis | undefined
-  #open = true
-
-  constructor(like: Promise<NodeRedis>, on: EarEvents) {
-    this.#on = on
-    this.#connected = this.#connect(like)
-    this.#connected.catch((error) => this.#broken(error))
-  }
-
-  async #connect(like: Promise<NodeRedis>): Promise<NodeRedis> {
-    const connection = (await like).duplicate()
-    this.#connection = connection
-    // It is thrown away when it breaks: whoever listens has to be told that something may have been missed.
-    for (const event of ['error', 'reconnecting', 'end'])
-      connection.on(event, (error: unknown) => this.#broken(error ?? new Error('the connection that listens broke')))
-    connection.on('sharded-channel-moved', (channel: unknown) => this.#on.moved(String(channel)))
-    await connection.connect()
-    if (!this.#open) throw new Error('closed')
-    connection.unref?.()
-    return connection
-  }
-
-  #broken(error: unknown): void {
-    if (!this.#open) return
-    this.close()
-    this.#on.broken(error)
-  }
-
-  readonly #heard: Listener = (message, channel) => this.#on.message(channel, message)
-
-  async subscribe(channel: string, sharded: boolean): Promise<void> {
-    const connection = await this.#connected
-    await this.#leaving.get(channel)
-    await (sharded ? connection.sSubscribe(channel, this.#heard) : connection.subscribe(channel, this.#heard))
-  }
-
-  unsubscribe(channel: string, sharded: boolean): void {
-    const connection = this.#connection
-    if (!this.#open || !connection?.isReady) return
-    leave(this.#leaving, channel, sharded ? connection.sUnsubscribe(channel) : connection.unsubscribe(channel))
-  }
-
-  close(): void {
-    this.#open = false
-    try {
-      this.#connection?.destroy()
-    } catch {
-      // It says so when it was closed already.
-    }
-  }
-}
-
-class SentinelEar implements Ear {
-  readonly #client: NodeRedisSentinel
-  readonly #on: EarEvents
-  readonly #channels = new Set<string>()
-  readonly #leaving: Leaving = new Map()
-  #open = true
-
-  constructor(client: NodeRedisSentinel, on: EarEvents) {
-    this.#client = client
-    this.#on = on
-    client.on('topology-change', this.#broken)
-    client.on('reconnecting', this.#broken)
-    client.on('error', this.#broken)
-  }
-
-  readonly #broken = (): void => {
-    if (!this.#open) return
-    this.close()
-    this.#on.broken(new Error('the sentinels named another master'))
-  }
-
-  readonly #heard: Listener = (message, channel) => {
-    if (this.#open) this.#on.message(channel, message)
-  }
-
-  async subscribe(channel: string): Promise<void> {
-    this.#channels.add(channel)
-    await this.#leaving.get(channel)
-    await this.#client.subscribe(channel, this.#heard)
-  }
-
-  unsubscribe(channel: string): void {
-    this.#channels.delete(channel)
-    if (this.#client.isOpen) leave(this.#leaving, channel, this.#client.unsubscribe(channel, this.#heard))
-  }
-
-  close(): void {
-    this.#open = false
-    this.#client.off('topology-change', this.#broken)
-    this.#client.off('reconnecting', this.#broken)
-    this.#client.off('error', this.#broken)
-    for (const channel of [...this.#channels]) this.unsubscribe(channel)
   }
 }

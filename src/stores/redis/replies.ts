@@ -100,7 +100,12 @@ function holderOf(row: Reply[], key: string, waiting: number): HolderView {
 export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Failure {
   const error = failureOf(replies[at])
   if (error) return { granted: 'unknown', error }
-  const [allowed, remaining, retryAfter, reset] = replies.slice(at, at + 4) as [number, number, number, number]
+  const [allowed, remaining, retryAfter, reset] = replies.slice(at, at + 4).map(Number) as [
+    number,
+    number,
+    number,
+    number,
+  ]
   return {
     allowed: allowed === 1,
     remaining,

@@ -6,11 +6,12 @@ interface Emitter {
 }
 
 /** What is heard from a client that is not ours, and how to stop hearing it. */
-export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'detach'> {
+export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'detach'> {
   /** The last error the client told of since it was last ready. */
   lastError: unknown
   readonly #turns = new Set<() => void>()
   readonly #doubts = new Set<() => void>()
+  readonly #shocks = new Set<() => void>()
   #undo: (() => void)[] = []
 
   on(emitter: Emitter, event: string, listener: (...args: never[]) => void): void {
@@ -28,6 +29,15 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'detach'> {
     return () => this.#doubts.delete(listener)
   }
 
+  onShock(listener: () => void): () => void {
+    this.#shocks.add(listener)
+    return () => this.#shocks.delete(listener)
+  }
+
+  shock(): void {
+    for (const listener of [...this.#shocks]) listener()
+  }
+
   turn(): void {
     for (const listener of [...this.#turns]) listener()
   }
@@ -41,5 +51,6 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'detach'> {
     this.#undo = []
     this.#turns.clear()
     this.#doubts.clear()
+    this.#shocks.clear()
   }
 }

@@ -6,13 +6,11 @@
 import { InvalidOptionError, StoreUnavailableError, UnsupportedError } from '../../errors.js'
 import { type Duration, milliseconds } from '../../kit/duration.js'
 import {
-  ALL,
   type Answer,
   type Claim,
   type Failure,
   type HolderView,
   type Lease,
-  type Limit,
   type Released,
   type Renewal,
   type Renewed,
@@ -25,12 +23,15 @@ import {
 } from '../../store.js'
 import type { Adapter, Reply } from './adapter.js'
 import { Bells } from './bells.js'
+import { termsOfClaim, wholeMs } from './claims.js'
 import { Eviction } from './eviction.js'
 import { Foreigners } from './foreigners.js'
+import { regrouped } from './groups.js'
 import { Listing } from './listing.js'
 import { type Index, Names } from './names.js'
 import { answerOf, answersOf, releasedOf, renewedOf, takenOf, tooLate, viewOf } from './replies.js'
 import { type Scripts, type Sources, composeScripts, embedded } from './scripts.js'
+import { metersOf, termsOf } from './takes.js'
 import { Transport } from './transport.js'
 
 export interface RedisStoreOptions {
@@ -53,6 +54,7 @@ export interface RedisStoreOptions {
 const MAX_BATCH = 249
 const DAY_MS = 86_400_000
 const HOUR_MS = 3_600_000
+const ANNOUNCE_EVERY_MS = 600_000
 
 /** `sources`: other texts for the scripts, such as mutants that a test must find out. `closeClient`: for a client of our own. */
 export function createRedisStore(
@@ -97,7 +99,8 @@ class RedisStore implements Store {
     this.#closeClient = closeClient
     this.#names = new Names(adapter.keyPrefix, prefix, adapter.cluster)
     this.#scripts = composeScripts(sources, adapter.cluster)
-    this.#transport = new Transport(adapter, this.timeoutMs)
+    const onRecovered = (): void => this.#doubtAll()
+    this.#transport = new Transport(adapter, { timeoutMs: this.timeoutMs, probe: this.#scripts.list, onRecovered })
     this.#eviction = allowEviction ? undefined : new Eviction(adapter)
     this.#foreigners = listForeign ? new Foreigners(adapter, this.#names, this.timeoutMs / 2) : undefined
     this.#listing = new Listing(this.#transport, this.#names, this.#scripts, this.#foreigners)
@@ -107,11 +110,7 @@ class RedisStore implements Store {
       onRevoked: () => this.#doubt(),
       findOut: (channel) => this.#transport.run(this.#scripts.list, [channel], []),
     })
-    adapter.onDoubt(() => {
-      for (const index of this.#names.indexes) index.warmUntil = index.announcedUntil = 0
-      this.#bells.refresh()
-      this.#doubt()
-    })
+    adapter.onDoubt(() => this.#doubtAll())
   }
 
   partition(key: string): number {
@@ -132,7 +131,7 @@ class RedisStore implements Store {
 
   renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
     return this.#byIndex(renewals, false, async (part, index) => {
-      await this.#announce(index, Math.max(...part.map(({ ttlMs }) => ttlMs)), performance.now())
+      this.#announce(index, Math.max(...part.map(({ ttlMs }) => ttlMs)), performance.now())
       const args = part.flatMap(({ owner, ttlMs, value }) => [
         owner,
         String(wholeMs(ttlMs)),
@@ -174,17 +173,9 @@ class RedisStore implements Store {
 
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
     return this.#byPartition(requests, async (part) => {
-      const reply = await this.#transport.run(this.#scripts.take, this.#meters(part), termsOfTakes(part))
+      const reply = await this.#transport.run(this.#scripts.take, metersOf(part, this.#names), termsOf(part))
       return part.map((_, i) => takenOf(reply as Reply[], i * 4))
     })
-  }
-
-  #meters(requests: readonly TakeRequest[]): string[] {
-    const meters: string[] = []
-    for (const { key, limits } of requests) {
-      for (let i = 0; i < limits.length; i++) meters.push(this.#names.meter(key, i, limits[i] as Limit))
-    }
-    return meters
   }
 
   async now(): Promise<number> {
@@ -198,10 +189,18 @@ class RedisStore implements Store {
 
   async #end(): Promise<void> {
     this.#bells.close()
+    this.#transport.close()
     this.#foreigners?.close()
     this.#adapter.detach()
     this.#doubters.clear()
     await this.#closeClient?.()
+  }
+
+  /** The server may be another than before, or know nothing any more. */
+  #doubtAll(): void {
+    for (const index of this.#names.indexes) index.warmUntil = index.announcedUntil = 0
+    this.#bells.refresh()
+    this.#doubt()
   }
 
   #doubt(): void {
@@ -221,8 +220,9 @@ class RedisStore implements Store {
   }
 
   #ask(claims: readonly Claim[], index: Index, atomic: boolean, sentAt: number): Promise<Answer[]> {
-    const args = [atomic ? 'all' : index.clock.deadline(sentAt + this.timeoutMs)]
-    for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOf(claim))
+    const deadline = index.clock.deadline(sentAt + this.timeoutMs)
+    const args = [atomic ? `*${deadline}` : deadline]
+    for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOfClaim(claim))
     return this.#transport.ask(this.#scripts.acquire, this.#keys(claims, index), args, (reply) => {
       const late = tooLate(reply)
       if (late !== undefined) return this.#askAgain(claims, index, atomic, { sentAt, late })
@@ -249,32 +249,26 @@ class RedisStore implements Store {
 
   /** What has to be settled before the first question, and now and then; undefined, as nearly always, when nothing has. */
   #prepare(index: Index, ttlMs: number, now: number): Promise<void> | undefined {
-    if (now < index.warmUntil && ttlMs <= DAY_MS && this.#adapter.ready()) return undefined
     if (!this.#adapter.ready()) {
       return this.#transport.whenReady().then(() => this.#prepare(index, ttlMs, performance.now()))
     }
+    if (now < index.warmUntil && ttlMs <= DAY_MS) return undefined
+    this.#announce(index, ttlMs, now)
     const judged = this.#eviction?.check(now)
-    const known = this.#announce(index, ttlMs, now)
-    const settled = (): void => {
-      if (!this.#eviction?.refuses)
-        index.warmUntil = Math.min(this.#eviction?.dueAt ?? Number.POSITIVE_INFINITY, index.announcedUntil)
-    }
-    if (!judged && !known) return void settled()
-    return Promise.all([judged, known]).then(settled)
+    if (judged) return judged
+    index.warmUntil = Math.min(this.#eviction?.dueAt ?? index.announcedUntil, index.announcedUntil)
+    return undefined
   }
 
-  /** Tells the directory that this index is in use: every few hours, or for longer leases. Only those who list depend on it. */
-  #announce(index: Index, ttlMs: number, now: number): Promise<void> | undefined {
+  /** Tells the directory that this index is in use. Only those who list depend on it, so nobody waits for the answer. */
+  #announce(index: Index, ttlMs: number, now: number): void {
     const neededMs = Math.max(DAY_MS, ttlMs)
-    if (index.announcedUntil >= now + neededMs - DAY_MS + 1) return undefined
-    index.announcedUntil = now + neededMs - DAY_MS + HOUR_MS
-    const args = [index.name, String(Math.ceil(neededMs + 3 * HOUR_MS))]
-    return this.#transport.run(this.#scripts.index, [this.#names.directory], args).then(
-      () => {},
-      () => {
-        index.announcedUntil = 0
-      },
-    )
+    if (index.announcedUntil > now + neededMs - DAY_MS) return
+    index.announcedUntil = now + neededMs - DAY_MS + ANNOUNCE_EVERY_MS
+    const args = [index.name, String(Math.ceil(neededMs + HOUR_MS))]
+    this.#transport.run(this.#scripts.index, [this.#names.directory], args).catch(() => {
+      index.announcedUntil = index.warmUntil = 0
+    })
   }
 
   /** The core never mixes slots, but may mix kinds, which have an index each. */
@@ -299,64 +293,4 @@ class RedisStore implements Store {
     if (items.length === 0) return Promise.resolve([])
     return regrouped(items, ({ key }) => this.partition(key), call)
   }
-}
-
-/** Each group in a call of its own, the answers in the order of the items. */
-async function regrouped<I, O, G>(
-  items: readonly I[],
-  groupOf: (item: I) => G,
-  call: (part: I[], group: G) => Promise<O[]>,
-): Promise<O[]> {
-  const groups = new Map<G, number[]>()
-  for (const [i, item] of items.entries()) {
-    const group = groupOf(item)
-    const members = groups.get(group)
-    if (members) members.push(i)
-    else groups.set(group, [i])
-  }
-  const answers: O[] = []
-  await Promise.all(
-    [...groups].map(async ([group, members]) => {
-      const part = await call(
-        members.map((i) => items[i] as I),
-        group,
-      )
-      for (const [at, i] of members.entries()) answers[i] = part[at] as O
-    }),
-  )
-  return answers
-}
-
-/** Redis counts whole milliseconds. Never more than asked for, and never none. */
-function wholeMs(ms: number): number {
-  return Math.max(Math.floor(ms), 1)
-}
-
-/** take.lua says how. Most takes are of one limiter and cost the same: that is then said once. */
-function termsOfTakes(requests: readonly TakeRequest[]): string[] {
-  const sets = new Map<readonly Limit[], number>()
-  const args: string[] = ['']
-  for (const { limits } of requests) {
-    if (sets.has(limits)) continue
-    sets.set(limits, sets.size + 1)
-    args.push(String(limits.length))
-    for (const { algorithm, limit, perMs, burst } of limits) {
-      args.push(algorithm === 'token-bucket' ? 'b' : 'w', String(limit), String(perMs), String(burst))
-    }
-  }
-  args[0] = String(sets.size)
-  const [first] = requests
-  if (first && sets.size === 1 && requests.every(({ cost }) => cost === first.cost)) {
-    args.push('=', '1', String(first.cost))
-  } else for (const { limits, cost } of requests) args.push(String(sets.get(limits)), String(cost))
-  return args
-}
-
-/** acquire.lua says how. An exclusive claim without further wishes, the usual one, is written as short as can be. */
-function termsOf({ weight, capacity, placeMs, announce, steal, value, ttlMs }: Claim): string {
-  const place = placeMs !== undefined && placeMs > 0 ? String(wholeMs(placeMs)) : ''
-  // Long leases take the long way, which sees to it that the index outlives them.
-  if (weight === ALL && !announce && !steal && value === undefined && ttlMs < DAY_MS / 2) return place
-  const flags = `${announce ? 'a' : ''}${steal ? 's' : ''}${value === undefined ? '' : 'v'}`
-  return `${weight}:${capacity}:${place || '0'}:${flags}:${value ?? ''}`
 }

@@ -9,13 +9,39 @@ import type { Adapter, Reply } from './adapter.js'
 import type { Script } from './scripts.js'
 import { isNoScript, unavailable } from './trouble.js'
 
+/** After a failure, how often to look whether the server is back: at first, and at most. */
+const PROBE_MS = 50
+const LONGEST_PROBE_MS = 1_000
+/** A failure this long after the last recovery is a new one. */
+const CALM_MS = 5_000
+
+export interface TransportOptions {
+  timeoutMs: number
+  /** A script that does no more than answer. */
+  probe: Script
+  /** The server answers again after a failure: nobody knows what it still knows. */
+  onRecovered: () => void
+}
+
 export class Transport {
   readonly #adapter: Adapter
   readonly #timeoutMs: number
+  readonly #options: TransportOptions
+  #probing: NodeJS.Timeout | undefined
+  #pauseMs = PROBE_MS
+  #recoveredAt = Number.NEGATIVE_INFINITY
+  #closed = false
 
-  constructor(adapter: Adapter, timeoutMs: number) {
+  constructor(adapter: Adapter, options: TransportOptions) {
     this.#adapter = adapter
-    this.#timeoutMs = timeoutMs
+    this.#timeoutMs = options.timeoutMs
+    this.#options = options
+    adapter.onShock(() => this.#probeSoon())
+  }
+
+  close(): void {
+    this.#closed = true
+    clearTimeout(this.#probing)
   }
 
   /** Rejects with what is wrong, as a `StoreUnavailableError`. */
@@ -29,9 +55,45 @@ export class Transport {
     if (!adapter.ready()) return this.whenReady().then(() => this.ask(script, keys, args, read))
     return adapter.evalsha(script.sha, keys, args).then(read, (error: unknown) => {
       // A server that restarted, took over or was told SCRIPT FLUSH. EVAL also makes it known there.
-      if (isNoScript(error)) return adapter.eval(script.source, keys, args).then(read, fail)
-      return fail(error)
+      if (isNoScript(error)) return adapter.eval(script.source, keys, args).then(read, (reason) => this.#fail(reason))
+      return this.#fail(error)
     })
+  }
+
+  #fail(error: unknown): never {
+    // Not every client tells when it is connected again, and a server may come back as another than it was.
+    if (!(error instanceof Error) || !/^(NOPERM|NOAUTH|OOM|WRONGTYPE|ERR)\b/.test(error.message))
+      this.#probeSoon()
+    throw unavailable(error)
+  }
+
+  /** Soon, unless it had just recovered: a server that answers and refuses (a replica) would be asked without end. */
+  #probeSoon(): void {
+    const calm = performance.now() - this.#recoveredAt > CALM_MS
+    this.#pauseMs = calm ? PROBE_MS : Math.min(this.#pauseMs * 2, LONGEST_PROBE_MS)
+    this.#probeIn(this.#pauseMs)
+  }
+
+  #probeIn(ms: number): void {
+    if (this.#probing || this.#closed) return
+    const again = (): void => {
+      this.#probing = undefined
+      this.#probeIn(Math.min(ms * 2, LONGEST_PROBE_MS))
+    }
+    this.#probing = setTimeout(() => {
+      const { probe, onRecovered } = this.#options
+      if (this.#adapter.closed()) return
+      if (!this.#adapter.ready()) return again()
+      const recovered = (): void => {
+        this.#probing = undefined
+        this.#recoveredAt = performance.now()
+        if (!this.#closed) onRecovered()
+      }
+      this.#adapter
+        .evalsha(probe.sha, [], [])
+        .then(recovered, (error: unknown) => (isNoScript(error) ? recovered() : again()))
+    }, ms)
+    this.#probing.unref()
   }
 
   /**
@@ -63,8 +125,4 @@ export class Transport {
       look()
     })
   }
-}
-
-function fail(error: unknown): never {
-  throw unavailable(error)
 }

@@ -1,5 +1,7 @@
 /** Options, URLs, and what is taken for a client. */
+import { execFile } from 'node:child_process'
 import { EventEmitter } from 'node:events'
+import { promisify } from 'node:util'
 import { afterEach, expect, test } from 'vitest'
 import { startRedis, startRedisCluster } from '../../../scripts/servers/index.js'
 import { createLocks, InvalidOptionError } from '../../../src/index.js'
@@ -89,6 +91,35 @@ test('a store opened from a URL locks in the named database under the prefix, an
       .trim()
       .split('\n').length
   await expect.poll(clients).toBe(1)
+})
+
+/** Runs code in a process where these packages are not installed. */
+async function without(packages: string[], code: string): Promise<string> {
+  const hook = `export const resolve = (name, context, next) => {
+    if (!${JSON.stringify(packages)}.includes(name)) return next(name, context)
+    throw Object.assign(new Error('Cannot find package ' + name), { code: 'ERR_MODULE_NOT_FOUND' })
+  }`
+  const source = `
+    import { register } from 'node:module'
+    register('data:text/javascript,' + encodeURIComponent(${JSON.stringify(hook)}))
+    const { open } = await import('./src/stores/redis/open.ts')
+    ${code}`
+  const args = ['--import', 'tsx', '--input-type=module', '--eval', source]
+  const { stdout } = await promisify(execFile)(process.execPath, args, { timeout: 20_000 })
+  return stdout.trim()
+}
+
+test('whichever client is installed is used; if none is, the error says what to install', async () => {
+  const server = await startRedis({ password: 'pw' })
+  cleanups.push(() => server.stop())
+  const locking = `
+    const store = await open('redis://:pw@127.0.0.1:${server.port}/1')
+    const claim = { key: 'lock:a', owner: 'me', weight: 2 ** 31 - 1, capacity: 2 ** 31 - 1, ttlMs: 1000 }
+    console.log((await store.acquire([claim]))[0].granted, (await store.release([claim]))[0].outcome)
+    await store.close()`
+  expect(await without(['ioredis'], locking)).toBe('true released')
+  const missing = `console.log(await open('redis://127.0.0.1').catch((error) => error.code + ' ' + error.message))`
+  expect(await without(['ioredis', 'redis'], missing)).toMatch(/^UNSUPPORTED .*npm install ioredis \(or redis\)/)
 })
 
 test('redis+cluster:// opens a store on a cluster', async () => {

@@ -1,7 +1,8 @@
--- acquire.lua   KEYS index, then per claim: plain      ARGV deadline|all, then per claim: owner ttlMs terms
--- deadline: by the server's clock in microseconds, or ''; after it nothing is done, and the answer is '@' and the time
+-- acquire.lua   KEYS index, then per claim: plain      ARGV [*][deadline], then per claim: owner ttlMs terms
+-- *: all claims or none, and nobody stands in line
+-- deadline: by the server's clock in microseconds; after it nothing is done, and the answer is '@' and the time
 -- terms: '' or placeMs for an exclusive claim without further wishes; else weight:capacity:placeMs:flags:value
--- placeMs 0 or none: do not stand in line.   all: all claims or none, and nobody stands in line
+-- placeMs 0 or none: do not stand in line
 -- → per claim: token | [ahead, owner, ttlMs, token, value, foreign] refused | '!error'      (a lone answer is not in a list)
 
 local function claimOf(i)
@@ -62,12 +63,21 @@ local function refuse(key, claim, held)
   return { ahead, held.owner, call('PTTL', key.plain), held.token or false, value, held.foreign and 1 or 0 }
 end
 
+-- A lease that ran out rings no bell: whoever asks first lets in everybody who came earlier and fits. Not before a theft,
+-- which would take it away again at once. Returns who holds it and who is first in line then.
+local function moveOn(key, claim, held)
+  local first = head(key)
+  if not first or first == claim.owner or claim.steal then return held, first end
+  serve(key, claim.owner)
+  return standing(key), head(key)
+end
+
 -- The rule, for one claim.
 local function ask(key, claim)
-  local held = standing(key)
+  local held, first = standing(key)
   local token = held and again(key, claim, held)
   if token then return token end
-  local first = head(key)
+  held, first = moveOn(key, claim, held)
   if claim.steal and held then
     evict(key, held)
     held = nil
@@ -75,20 +85,22 @@ local function ask(key, claim)
   if claim.steal or ((not first or first == claim.owner) and fits(held, claim)) then
     if first then leave(key, claim.owner) end
     token = grant(key, claim, held, claim.ttl)
+    -- Others who share it need not find out one by one. It is granted, whatever comes of that.
+    if first and claim.weight < ALL then pcall(serve, key) end
     mark(key)
     return token
   end
-  if claim.place > 0 and ARGV[1] ~= 'all' then stand(key, claim) end
+  if claim.place > 0 and not atomic then stand(key, claim) end
   return refuse(key, claim, held)
 end
 
 -- taken: what earlier claims of the same call want of this key.
 local function admits(key, claim, taken)
-  local held = standing(key)
+  local held, first = standing(key)
   if claim.steal then return true end
   if held and held.owner == claim.owner then return true end
   if held and held.total and call('HEXISTS', key.shares, '=' .. claim.owner) == 1 then return true end
-  local first = head(key)
+  held, first = moveOn(key, claim, held)
   if first and first ~= claim.owner then return false end
   return fits(held, claim) and (held and held.total or 0) + taken + claim.weight <= claim.capacity
 end
@@ -129,6 +141,6 @@ local function together()
   end
 end
 
-if ARGV[1] == 'all' then together() else askAll(done + 1) end
+if atomic then together() else askAll(done + 1) end
 if sweeping then pcall(sweep) end
 return #answers == 1 and answers[1] or answers

@@ -214,8 +214,10 @@ end
 
 -- Hands the lease to the head of the line while there is room: no second question, no race with newcomers.
 -- Provisionally, for as long as a place lasts: if it is dead, it must not block the others for a whole ttl.
-local function serve(key)
+-- Stops before the one who is asking right now: that one gets more than a hand-over.
+local function serve(key, before)
   for owner in head, key do
+    if owner == before then break end
     local claim, held = placeOf(key, owner), standing(key)
     if not fits(held, claim) then break end
     leave(key, owner)

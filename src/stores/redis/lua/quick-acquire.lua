@@ -10,10 +10,11 @@ local text = clock[1] .. string.sub('00000' .. clock[2], -6)
 local sweeping = string.sub(text, -2) == '00'
 
 -- It lay in a queue or a frozen server, and whoever asked has given up: nobody would know that it was granted.
-local deadline = ARGV[1]
+local atomic = string.sub(ARGV[1], 1, 1) == '*'
+local deadline = atomic and string.sub(ARGV[1], 2) or ARGV[1]
 if deadline ~= '' and deadline < text then return '@' .. text end
 
-if deadline ~= 'all' then
+if not atomic then
   local index, count = KEYS[1], #KEYS - 1
   for i = 1, count do
     if string.find(ARGV[3 * i + 1], ':', 1, true) then break end
