@@ -1,5 +1,5 @@
 // Redis: the conformance kit and one fault after the other on one server, a cluster and through Sentinel; and the figures.
-import { crowd, handoff, listing, median, serial } from '../../bench/redis.js'
+import { ensureBuilt } from '../build.mjs'
 import { startRedis } from '../servers/index.js'
 import type { Proving } from './proving.js'
 import { chaos } from './redis/chaos.js'
@@ -36,6 +36,9 @@ export default async function prove(p: Proving): Promise<void> {
 }
 
 async function figures(p: Proving): Promise<void> {
+  // It measures what is built.
+  ensureBuilt()
+  const { crowd, handoff, listing, median, serial } = await import('../../bench/redis.js')
   const noticed = await lossNoticed(10)
   const worst = Math.max(...noticed)
   const shown = `median ${median(noticed).toFixed(0)} ms, worst ${worst.toFixed(0)} ms of ${noticed.length}`

@@ -122,21 +122,26 @@ export class Schedule {
   /** The store's time now. Undefined: stopped before it could be had. */
   async #begin(): Promise<number | undefined> {
     while (!this.#stopping.signal.aborted) {
-      const now = await this.#storeTime()
+      const now = await this.#storeTime(CLOCK_AGE_MS)
       if (now !== undefined && (!this.#terms.catchesUp || (await this.#catchUp(now)))) return now
       await this.#sleep(RETRY_EVERY_MS)
     }
     return undefined
   }
 
-  /** Sleeps until the store's clock has reached this tick, and says what it shows then. */
+  /**
+   * Sleeps until the store's clock has reached this tick, and says what it shows then. How long to sleep is reckoned; that
+   * the time has come only the store can say, whose clock may have been set back meanwhile.
+   */
   async #untilDue(tick: number): Promise<number | undefined> {
+    let reckoned = true
     while (!this.#stopping.signal.aborted) {
-      const now = await this.#storeTime()
+      const now = await this.#storeTime(reckoned ? CLOCK_AGE_MS : 0)
       if (this.#stopping.signal.aborted) break
       if (now === undefined) await this.#sleep(RETRY_EVERY_MS)
-      else if (now >= tick) return now
-      else await this.#sleep(tick - now > LONG_SLEEP_MS ? (tick - now) * 0.9 : tick - now)
+      else if (now < tick) await this.#sleep(tick - now > LONG_SLEEP_MS ? (tick - now) * 0.9 : tick - now)
+      else if (!reckoned) return now
+      reckoned = now === undefined || now < tick
     }
     return undefined
   }
@@ -206,9 +211,9 @@ export class Schedule {
     return now
   }
 
-  async #storeTime(): Promise<number | undefined> {
+  async #storeTime(oldest: number): Promise<number | undefined> {
     try {
-      return await this.#clock.now(CLOCK_AGE_MS)
+      return await this.#clock.now(oldest)
     } catch (error) {
       this.#bell.ring('error', { name: this.name, tick: undefined, error: error as Error })
       return undefined

@@ -100,17 +100,12 @@ function holderOf(row: Reply[], key: string, waiting: number): HolderView {
 export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Failure {
   const error = failureOf(replies[at])
   if (error) return { granted: 'unknown', error }
-  const [allowed, remaining, retryAfter, reset] = replies.slice(at, at + 4).map(Number) as [
-    number,
-    number,
-    number,
-    number,
-  ]
+  const retryAfter = Number(replies[at + 2])
   return {
-    allowed: allowed === 1,
-    remaining,
+    allowed: Number(replies[at]) === 1,
+    remaining: Number(replies[at + 1]),
     retryAfterMs: retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter / 1_000,
-    resetMs: reset / 1_000,
+    resetMs: Number(replies[at + 3]) / 1_000,
   }
 }
 
