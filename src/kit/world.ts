@@ -39,13 +39,16 @@ let comparedAt = Number.NEGATIVE_INFINITY
 function now(exact?: boolean): number {
   const monotonic = performance.now()
   // The wall clock has whole milliseconds. Looking at it more often costs more than all the rest of an acquisition.
-  if (exact || monotonic >= comparedAt + 1) compare(monotonic)
-  return monotonic + ahead
+  if (!exact && monotonic < comparedAt + 1) return monotonic + ahead
+  compare()
+  return comparedAt + ahead
 }
 
-function compare(monotonic: number): void {
-  comparedAt = monotonic
-  const lead = Date.now() - monotonic
+function compare(): void {
+  // In this order: a process that has to give up its processor between the two must not take that for a jump forward.
+  const wall = Date.now()
+  comparedAt = performance.now()
+  const lead = wall - comparedAt
   // Whole milliseconds make the lead flicker by one: only more than that is a jump.
   if (lead > ahead + 1.5) ahead = lead
 }

@@ -1,0 +1,42 @@
+/** The clock that everything is decided by. */
+import { afterEach, describe, expect, test } from 'vitest'
+import { realWorld } from '../../src/kit/world.js'
+
+const dateNow = Date.now
+
+afterEach(() => {
+  Date.now = dateNow
+})
+
+/** How far the clock is ahead of the monotonic one. */
+const lead = (): number => realWorld.now(true) - performance.now()
+
+function busy(ms: number): void {
+  for (const until = performance.now() + ms; performance.now() < until; );
+}
+
+describe('the clock', () => {
+  test('a process that is held up while it looks at the time does not take that for a jump', () => {
+    const before = lead()
+    for (const when of ['before', 'after']) {
+      Date.now = () => {
+        if (when === 'before') busy(20)
+        const now = dateNow()
+        if (when === 'after') busy(20)
+        return now
+      }
+      realWorld.now(true)
+      Date.now = dateNow
+      expect(lead() - before).toBeLessThan(5)
+    }
+  })
+
+  test('goes on with the wall clock when that jumps forward, as after a suspension, and never goes back', () => {
+    const before = lead()
+    Date.now = () => dateNow() + 60_000
+    expect(lead() - before).toBeGreaterThan(59_990)
+    const high = realWorld.now(true)
+    Date.now = () => dateNow() - 60_000
+    expect(realWorld.now(true)).toBeGreaterThanOrEqual(high)
+  })
+})
