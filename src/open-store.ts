@@ -39,7 +39,10 @@ const OPENERS: Record<string, (url: string) => Promise<Store>> = {
 export async function openStore(url: string): Promise<Store> {
   const scheme = /^([a-z][a-z+]*):/.exec(String(url))?.[1]
   const open = scheme === undefined ? undefined : OPENERS[scheme]
-  if (!open)
-    throw new InvalidOptionError('store', url, `a URL that begins with one of ${Object.keys(OPENERS).join(', ')}`)
+  if (!open) {
+    // Without who and the password: an error may end in a log.
+    const shown = typeof url === 'string' ? url.replace(/\/\/[^/]*@/, '//…@') : url
+    throw new InvalidOptionError('store', shown, `a URL that begins with one of ${Object.keys(OPENERS).join(', ')}`)
+  }
   return open(url)
 }
