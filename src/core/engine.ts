@@ -1,6 +1,7 @@
 import {
   ClosedError,
   type LeaseholdError,
+  LockLostError,
   LockTimeoutError,
   StoreUnavailableError,
   UnsupportedError,
@@ -190,7 +191,13 @@ export class Engine {
   }
 
   async releaseAll(): Promise<void> {
-    await Promise.all([...this.leases()].map((lease) => this.release(lease)))
+    await Promise.all(
+      [...this.leases()].map((lease) => {
+        // Whoever works under it did not let go, and has to hear of it before another can hold it.
+        lease.tell(new LockLostError(lease.ask.name, 'released'))
+        return this.release(lease)
+      }),
+    )
   }
 
   /** No new grants; work is told to end and may do so while leases are renewed; then everything is released. */
@@ -202,7 +209,7 @@ export class Engine {
   async #close(graceMs: number): Promise<void> {
     this.closingReason = new ClosedError('closing: locks.close() was called')
     for (const line of [...this.#lines.values()]) for (const waiter of line) waiter.fail(this.closingReason)
-    for (const lease of [...this.leases()]) lease.closing(this.closingReason)
+    for (const lease of [...this.leases()]) lease.tell(this.closingReason)
     await this.#idle(graceMs)
     await this.releaseAll()
     for (const hurry of this.#hurries) hurry()

@@ -210,8 +210,8 @@ export class Lease extends Timed {
     if (this.#storedUntil !== undefined && why !== 'gone') void this.engine.letGo(this)
   }
 
-  /** The instance is closing: work should end, but the lease is still looked after. */
-  closing(reason: ClosedError): void {
+  /** Work should end, because the instance closes or the lease is about to be let go; it is still looked after. */
+  tell(reason: ClosedError | LockLostError): void {
     this.#controller?.abort(reason)
   }
 

@@ -2,6 +2,7 @@ import { strict as assert } from 'node:assert'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { LockLostError } from '../../errors.js'
+import type { Lock } from '../../core/lock.js'
 import type { Locks } from '../../locks.js'
 import type { Bench } from '../bench.js'
 import type { Case } from '../case.js'
@@ -177,7 +178,10 @@ const releasing: Case[] = [
       const names = [t.name(), t.name(), t.name()]
       const mine = await Promise.all(names.slice(0, 2).map((name) => a.acquire(name)))
       const theirs = await b.acquire(names[2] as string)
+      const [{ signal }] = mine as [Lock, Lock]
       await a.releaseAll()
+      assert.equal(signal.aborted, true, 'whoever works under it did not let go, and is told')
+      assert.equal(theirs.signal.aborted, false)
       assert.deepEqual(
         mine.map((lock) => lock.isHeld),
         [false, false],
