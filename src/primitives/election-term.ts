@@ -43,6 +43,7 @@ export class Term {
   #cancelDrain: (() => void) | undefined
   #onEnd: (() => void) | undefined
   #working = false
+  #resigned = false
   /** When the lease was let go, or known to be lost. */
   #overAt: number | undefined
 
@@ -69,6 +70,11 @@ export class Term {
     return this.#working
   }
 
+  /** It ends, or ended, because the leader said so. */
+  get resigned(): boolean {
+    return this.#resigned
+  }
+
   /** For how long work has been going on although the lease is not ours any more. */
   get staleMs(): number {
     if (!this.#working || this.#lock.isHeld) return 0
@@ -79,6 +85,7 @@ export class Term {
 
   /** Tells the work to end. Settles when the lease has been let go; if the work itself asks, at once. */
   async resign(): Promise<void> {
+    this.#resigned = true
     this.#stepDown(new LeaseholdError('RESIGNED', `stepping down from "${this.#rules.name}"`))
     if (!inside.getStore()?.includes(this)) await this.#letGo
   }
@@ -102,18 +109,23 @@ export class Term {
       if (!this.#isObedience(error)) throw error
     } finally {
       for (const stop of this.#stopListening) stop()
+      // Told to end while the lease was being let go, when there was nothing left to wait for.
+      this.#cancelDrain?.()
     }
   }
 
   #leadership(): Leadership {
     const lock = this.#lock
-    const { signal } = this.#controller
+    const controller = this.#controller
+    const { name } = this.#rules
     return {
       term: lock.fencingToken,
       get signal() {
         // Looking at the lock's own signal settles a deadline that has passed before any timer could say so.
         void lock.signal
-        return signal
+        // Let go behind our back, by releaseAll().
+        if (leaseOf(lock).released) controller.abort(new LockLostError(name, 'released'))
+        return controller.signal
       },
     }
   }

@@ -39,6 +39,8 @@ export interface ElectionHealth {
 
 /** A term that ended right away is not followed by the next one at once. */
 const BREATHER_MS = 100
+/** Where nobody stands in line, who resigned would be back before the others have heard of it, and be elected again. */
+const STEP_ASIDE_MS = 500
 const LARGEST_VALUE = 4_096
 
 /**
@@ -64,17 +66,12 @@ export class Election {
   #running = false
 
   /** @internal */
-  constructor(
-    engine: Engine,
-    defaults: Defaults,
-    name: string,
-    { ttl, value = null, drain = '10s' }: ElectionOptions,
-    closing: AbortSignal,
-  ) {
+  constructor(engine: Engine, defaults: Defaults, name: string, options: ElectionOptions, closing: AbortSignal) {
     const { store } = engine
+    const { ttl, value = null, drain = '10s' } = known(options, ['ttl', 'value', 'drain'])
     if (!store.features.values || !store.inspect) {
       throw new UnsupportedError(
-        `an election needs a store that shows who leads, and the ${store.name} store cannot: use the memory, SQLite, Redis or PostgreSQL lease-table store; or withLock, if nobody has to see who leads`,
+        `an election needs a store that shows who leads, and the ${store.name} store cannot: use the memory, SQLite, Redis, Redlock or PostgreSQL lease-table store; or withLock, if nobody has to see who leads`,
       )
     }
     this.#engine = engine
@@ -97,7 +94,8 @@ export class Election {
    */
   async run(work: (leadership: Leadership) => unknown, options: { signal?: AbortSignal } = {}): Promise<void> {
     if (typeof work !== 'function') throw new InvalidOptionError('work', work, 'a function to run while leading')
-    const signal = options.signal === undefined ? undefined : signalFrom(options.signal)
+    const { signal: given } = known(options, ['signal'])
+    const signal = given === undefined ? undefined : signalFrom(given)
     if (this.#running || this.#term?.working) {
       throw new LeaseholdError('ALREADY_RUNNING', `this election of "${this.name}" is already running`)
     }
@@ -152,29 +150,34 @@ export class Election {
    * `break` calls), and when the instance closes. An outage delays it and does not end it.
    */
   observe(options: { signal?: AbortSignal } = {}): AsyncIterableIterator<LeaderInfo> {
+    const { signal } = known(options, ['signal'])
     const ends = [this.#closing]
-    if (options.signal !== undefined) ends.push(signalFrom(options.signal))
+    if (signal !== undefined) ends.push(signalFrom(signal))
     return observe(this.#engine, this.#ask.key, () => this.leader(), ends)
   }
 
   /** Whether work goes on under a term that is over. */
   health(options: { maxStale?: Duration } = {}): ElectionHealth {
-    const maxStale = milliseconds('maxStale', options.maxStale ?? '10s')
+    const { maxStale: given = '10s' } = known(options, ['maxStale'])
+    const maxStale = milliseconds('maxStale', given)
     const staleMs = this.#term?.staleMs ?? 0
     return { healthy: staleMs <= maxStale, isLeader: this.isLeader, staleMs }
   }
 
   async #reign(work: (leadership: Leadership) => unknown, signal: AbortSignal | undefined): Promise<void> {
-    const { world } = this.#engine
+    const { world, store } = this.#engine
     const ends = signal ? [signal, this.#closing] : [this.#closing]
     const over = (): boolean => ends.some((end) => end.aborted)
     while (!over()) {
       const lock = await this.#campaign(signal, over)
       if (!lock) return
       const began = world.now()
-      this.#term = new Term(world, lock, { name: this.name, drainMs: this.#drainMs, ends })
-      await this.#term.lead(work)
-      if (!over() && world.now() - began < BREATHER_MS) await this.#breathe(ends)
+      const term = new Term(world, lock, { name: this.name, drainMs: this.#drainMs, ends })
+      this.#term = term
+      await term.lead(work)
+      if (over()) return
+      if (term.resigned && !store.features.line) await this.#breathe(STEP_ASIDE_MS, ends)
+      else if (world.now() - began < BREATHER_MS) await this.#breathe(BREATHER_MS, ends)
     }
   }
 
@@ -192,11 +195,11 @@ export class Election {
     return undefined
   }
 
-  async #breathe(ends: readonly AbortSignal[]): Promise<void> {
+  async #breathe(ms: number, ends: readonly AbortSignal[]): Promise<void> {
     const { world } = this.#engine
     let listeners: (() => void)[] = []
     await new Promise<void>((resolve) => {
-      const cancel = world.after(BREATHER_MS * (0.5 + world.random()), resolve, true)
+      const cancel = world.after(ms * (0.5 + world.random()), resolve, true)
       listeners = ends.map((signal) => onAbort(signal, () => (cancel(), resolve())))
     })
     for (const stop of listeners) stop()
@@ -205,9 +208,22 @@ export class Election {
 
 async function currentLeader(engine: Engine, key: string): Promise<LeaderInfo | null> {
   const { holders } = await engine.look('election', (store) => store.inspect?.(key))
-  const [holder] = holders
-  if (!holder || holder.token === undefined) return null
-  return { leader: holder.owner, term: holder.token, value: parsed(holder.value) }
+  let latest: LeaderInfo | null = null
+  // Servers that vote may show somebody of an earlier term beside the one who leads, and a candidate before its term began.
+  for (const { owner, token, value } of holders) {
+    if (token !== undefined && token > (latest?.term ?? -1n))
+      latest = { leader: owner, term: token, value: parsed(value) }
+  }
+  return latest
+}
+
+/** Options that are an object, and none that would be overlooked. */
+function known<T extends object>(options: T, names: readonly (keyof T & string)[]): T {
+  if (typeof options !== 'object' || options === null) throw new InvalidOptionError('options', options, 'an object')
+  for (const option in options) {
+    if (!names.includes(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
+  }
+  return options
 }
 
 /** Other writers may have put anything there. */

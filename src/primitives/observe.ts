@@ -32,8 +32,8 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
   #rung = false
   #wake: (() => void) | undefined
   #over = false
-  readonly #ended: Promise<void>
-  #tellEnded!: () => void
+  /** Ends what is being waited for. */
+  #interrupt: (() => void) | undefined
   /** One answer after the other, in the order of the questions. */
   #turn: Promise<unknown> = Promise.resolve()
 
@@ -42,7 +42,6 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
     this.#key = key
     this.#look = look
     this.#ends = ends
-    this.#ended = new Promise((resolve) => (this.#tellEnded = resolve))
   }
 
   [Symbol.asyncIterator](): this {
@@ -99,8 +98,15 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
     this.#wake?.()
   }
 
-  async #unlessOver<T>(promise: T | Promise<T>): Promise<T | null> {
-    return Promise.race([promise, this.#ended.then(() => null)])
+  /** Not a race against one promise for all: it would remember every look for as long as somebody observes. */
+  #unlessOver<T>(answer: T | Promise<T>): Promise<T | null> {
+    return new Promise((resolve) => {
+      this.#interrupt = () => resolve(null)
+      void Promise.resolve(answer).then((value) => {
+        this.#interrupt = undefined
+        resolve(value)
+      })
+    })
   }
 
   #pause(): Promise<void> {
@@ -119,7 +125,7 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
     this.#over = true
     for (const stop of this.#stopListening ?? []) stop()
     this.#bell?.remove(this.#ring, this.#engine.world.now())
-    this.#tellEnded()
+    this.#interrupt?.()
     this.#wake?.()
   }
 }

@@ -1,0 +1,92 @@
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import type { Child } from '../../../scripts/support/children.js'
+import { createLocks, type Locks } from '../../../src/index.js'
+import type { Store } from '../../../src/store.js'
+import { startChild } from '../../support/children.js'
+import { kinds, type Place } from '../../support/places.js'
+import type { How, Line } from './candidate.child.js'
+
+const CANDIDATE = new URL('candidate.child.ts', import.meta.url)
+const TTL_MS = 1_000
+
+describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('processes on $name', (kind) => {
+  let place: Place
+  let store: Store
+  let locks: Locks
+
+  beforeAll(async () => {
+    place = await kind.open()
+    store = await place.store()
+    locks = createLocks(store)
+  })
+
+  afterAll(async () => {
+    await locks.close()
+    await store.close()
+    await place.close()
+  })
+
+  /** The first of them leads, and the second waits. */
+  async function pair(name: string, how: How): Promise<{ term: bigint; leader: Child<Line>; other: Child<Line> }> {
+    const start = (): Child<Line> => startChild<Line>(CANDIDATE, [place.url as string, name, String(TTL_MS), how])
+    const leader = start()
+    const term = await led(leader)
+    const other = start()
+    await other.until(({ type }) => type === 'ready')
+    await expect.poll(() => waiting(name), { timeout: 10_000 }).toBe(true)
+    return { term, leader, other }
+  }
+
+  async function waiting(name: string): Promise<boolean> {
+    if (store.features.line) return (await locks.waiters(name, { kind: 'election' })).length === 1
+    // Nothing shows who waits: it has asked by now.
+    return new Promise((resolve) => setTimeout(resolve, 500, true))
+  }
+
+  test('a leader killed with kill -9 is replaced within its ttl and a second, and observers see the next one', async () => {
+    const name = 'killed'
+    const { term, leader, other } = await pair(name, 'believing')
+    const stop = new AbortController()
+    onTestFinished(() => stop.abort())
+    const leaders = locks.election(name).observe({ signal: stop.signal })
+    expect((await leaders.next()).value).toMatchObject({ term, value: leader.pid })
+    const at = performance.now()
+    leader.kill('SIGKILL')
+    const next = await led(other)
+    expect(performance.now() - at).toBeLessThan(TTL_MS + 1_000)
+    expect(next).toBeGreaterThan(term)
+    expect((await leaders.next()).value).toMatchObject({ term: next, value: other.pid })
+    other.tell({ order: 'leave' })
+    expect(await other.ended).toBe(0)
+  })
+
+  test('a leader that was frozen past its ttl knows so at its very first check, and the next one is safe', async () => {
+    const { term, leader, other } = await pair('frozen', 'freezing')
+    leader.tell({ order: 'freeze' })
+    const next = await led(other)
+    leader.kill('SIGCONT')
+    const woke = await leader.until(({ type }) => type === 'woke')
+    expect(woke).toMatchObject({ isLeader: false, aborted: true, healthy: false, toldAfterATurn: true })
+    expect(next).toBeGreaterThan(term)
+    await expect.poll(() => waiting('frozen'), { timeout: 10_000 }).toBe(true)
+    other.tell({ order: 'leave' })
+    expect(await other.ended).toBe(0)
+    expect(await led(leader), 'it campaigned again').toBeGreaterThan(next)
+  })
+
+  test('resign hands over to another process at once', async () => {
+    const { term, leader, other } = await pair('resigned', 'believing')
+    leader.tell({ order: 'resign' })
+    const told = (await leader.until(({ type }) => type === 'told')) as Line & { at: number }
+    const next = (await other.until(({ type }) => type === 'led')) as Line & { at: number; term: string }
+    expect(BigInt(next.term)).toBeGreaterThan(term)
+    expect(next.at).toBeGreaterThan(told.at)
+    // Without a wake-up it would have taken up to a second, and with a lease left behind longer than that.
+    expect((next.at - told.at) / 1_000).toBeLessThan(TTL_MS)
+  })
+})
+
+async function led(child: Child<Line>): Promise<bigint> {
+  const line = (await child.until(({ type }) => type === 'led')) as Line & { term: string }
+  return BigInt(line.term)
+}

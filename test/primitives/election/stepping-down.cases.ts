@@ -1,0 +1,351 @@
+import { strict as assert } from 'node:assert'
+import { ClosedError, LeaseholdError } from '../../../src/index.js'
+import type { Bench, Case } from '../../../src/testing/index.js'
+import { aborted, type Candidate, candidate, gate, rejectsWith, waits } from './candidate.js'
+
+/** A lease that could not be renewed in time, because nothing on this machine ran in time, shows nothing. */
+function stillLeads(t: Bench, { election, expired }: Candidate): void {
+  if (expired()) t.tooSlow()
+  assert.ok(election.isLeader, 'it still leads')
+  assert.equal(election.health({ maxStale: 0 }).staleMs, 0)
+}
+
+/** How terms end. */
+export const steppingDownCases: Case[] = [
+  {
+    name: 'resign: the work is told, ends, and only then another leads; at once where there is a wake-up',
+    async run(t) {
+      const name = t.name()
+      const happened: string[] = []
+      const one = await candidate(t, name, {
+        work: async ({ signal }) => {
+          happened.push('one leads')
+          await aborted(signal)
+          happened.push('one is told')
+          await t.sleep(50)
+          happened.push('one has ended')
+        },
+      })
+      const { signal } = await one.leads()
+      const two = await candidate(t, name, {
+        work: async (leadership) => {
+          happened.push('two leads')
+          await aborted(leadership.signal)
+        },
+      })
+      await waits(t, two)
+      const began = t.now()
+      await one.election.resign()
+      assert.ok(!one.election.isLeader, 'it settles when the lease has been let go')
+      await two.leads()
+      const took = t.now() - began
+      assert.deepEqual(happened, ['one leads', 'one is told', 'one has ended', 'two leads'])
+      assert.ok(signal.reason instanceof LeaseholdError)
+      assert.equal(signal.reason.code, 'RESIGNED')
+      // Those who were not woken would look again after a second at the earliest.
+      assert.ok(took < 1_000, `${took} ms`)
+      await two.leave()
+      await one.leads(2)
+    },
+  },
+  {
+    name: 'resign called by the work itself settles at once, and the next one leads when the work has ended',
+    async run(t) {
+      const name = t.name()
+      const end = gate()
+      const resigned = gate()
+      const one = await candidate(t, name, {
+        work: async ({ signal }, self) => {
+          if (self.terms.length > 1) return aborted(signal)
+          await aborted(AbortSignal.timeout(50))
+          await self.election.resign()
+          assert.ok(signal.aborted && self.election.isLeader)
+          resigned.open()
+          await end.opened
+        },
+      })
+      await one.leads()
+      const two = await candidate(t, name)
+      await t.settled('it has resigned', resigned.opened)
+      await waits(t, two)
+      assert.equal(two.terms.length, 0)
+      end.open()
+      await two.leads()
+      assert.ok(!one.election.isLeader)
+    },
+  },
+  {
+    name: 'resign by somebody who does not lead does nothing',
+    async run(t) {
+      const name = t.name()
+      const one = await candidate(t, name)
+      const { signal } = await one.leads()
+      const two = await candidate(t, name)
+      await waits(t, two)
+      await two.election.resign()
+      await (await t.locks()).election(name).resign()
+      assert.ok(one.election.isLeader && !signal.aborted)
+      await one.leave()
+      await two.leads()
+      await one.election.resign()
+      assert.ok(two.election.isLeader)
+    },
+  },
+  {
+    name: 'work that is told to stop has time to drain: the lease is renewed meanwhile, and nobody else leads',
+    run: (t) =>
+      t.unhurried(600, async (ttl) => {
+        const name = t.name()
+        const end = gate()
+        const one = await candidate(t, name, {
+          ttl,
+          drain: '10m',
+          work: async ({ signal }) => {
+            await aborted(signal)
+            await end.opened
+          },
+        })
+        t.afterwards(end.open)
+        const { term } = await one.leads()
+        const two = await candidate(t, name)
+        await waits(t, two)
+        const resigning = one.election.resign()
+        const until = t.now() + ttl * 3
+        while (t.now() < until) {
+          stillLeads(t, one)
+          assert.equal(two.terms.length, 0)
+          await t.sleep(20)
+        }
+        assert.equal((await two.election.leader())?.term, term)
+        end.open()
+        await t.settled('it has resigned', resigning)
+        await two.leads()
+      }),
+  },
+  {
+    name: 'work that outlasts its drain time: another leads, health says so, and no second work is set beside it',
+    async run(t) {
+      const name = t.name()
+      const end = gate()
+      const one = await candidate(t, name, {
+        drain: '100ms',
+        work: async ({ signal }, self) => {
+          await aborted(signal)
+          if (self.terms.length === 1) await end.opened
+        },
+      })
+      await one.leads()
+      const two = await candidate(t, name)
+      await waits(t, two)
+      await t.settled('it has resigned', one.election.resign())
+      await two.leads()
+      assert.ok(!one.election.isLeader)
+      await t.until('unhealthy', () => !one.election.health({ maxStale: '300ms' }).healthy)
+      const { staleMs } = one.election.health({ maxStale: '1h' })
+      assert.ok(staleMs > 300, `${staleMs}`)
+      assert.ok(one.election.health({ maxStale: '1h' }).healthy)
+      await two.leave()
+      await t.sleep(300)
+      assert.equal(one.terms.length, 1)
+      end.open()
+      await one.leads(2)
+      assert.ok(one.election.health({ maxStale: 0 }).healthy)
+    },
+  },
+  {
+    name: 'the outer signal ends the term and run resolves; if the work does not end in time, run rejects DRAIN_TIMEOUT',
+    async run(t) {
+      const name = t.name()
+      const end = gate()
+      const why = new Error('shutting down')
+      const one = await candidate(t, name, { drain: '200ms', work: () => end.opened })
+      const { signal } = await one.leads()
+      one.stop.abort(why)
+      assert.equal(signal.reason, why)
+      assert.ok(one.election.isLeader, 'still the leader while it drains')
+      await rejectsWith('DRAIN_TIMEOUT', t.settled('it rejects', one.running))
+      assert.ok(!one.election.isLeader)
+      const two = await candidate(t, name)
+      await two.leads()
+      await rejectsWith(
+        'ALREADY_RUNNING',
+        one.election.run(() => {}),
+      )
+      end.open()
+      await two.leave()
+      await t.until('its work has ended', () => one.election.health().staleMs === 0)
+      const stop = new AbortController()
+      await t.settled(
+        'it runs again',
+        one.election.run(() => stop.abort(), { signal: stop.signal }),
+      )
+    },
+  },
+  {
+    name: 'what the work throws, run throws, and the lease is let go at once',
+    async run(t) {
+      const name = t.name()
+      const own = new Error('mine')
+      const one = await candidate(t, name, {
+        work: async () => {
+          throw own
+        },
+      })
+      await assert.rejects(t.settled('it rejects', one.running), own)
+      const two = await candidate(t, name)
+      await two.leads()
+      const last = await candidate(t, t.name(), {
+        // Told to stop, it fails all the same, and for another reason.
+        work: async ({ signal }) => {
+          await aborted(signal)
+          throw own
+        },
+      })
+      await last.leads()
+      last.stop.abort()
+      await assert.rejects(t.settled('it rejects', last.running), own)
+    },
+  },
+  {
+    name: 'work that throws because it was told to stop has done what it was told',
+    async run(t) {
+      const name = t.name()
+      const one = await candidate(t, name, {
+        work: async ({ signal }, self) => {
+          await aborted(signal)
+          if (self.terms.length === 1) throw signal.reason
+          if (self.terms.length === 2) throw new DOMException('stopped', 'AbortError')
+        },
+      })
+      for (const nth of [1, 2, 3]) {
+        await one.leads(nth)
+        await one.election.resign()
+      }
+      await one.leave()
+    },
+  },
+  {
+    name: 'work that returns by itself is begun again in a later term, not in a hot loop',
+    async run(t) {
+      const one = await candidate(t, t.name(), { work: () => 'done' })
+      const third = await one.leads(3)
+      const [first, second] = one.terms as [typeof third, typeof third]
+      assert.ok(first.term < second.term && second.term < third.term)
+      const before = one.terms.length
+      await t.sleep(300)
+      assert.ok(one.terms.length - before <= 8, `${one.terms.length - before} terms in 300 ms`)
+      await one.leave()
+    },
+  },
+  {
+    name: 'a campaign that is cancelled resolves and leaves nothing behind in line',
+    async run(t) {
+      const name = t.name()
+      const one = await candidate(t, name)
+      await one.leads()
+      const two = await candidate(t, name)
+      await waits(t, two)
+      await two.leave()
+      assert.equal(two.terms.length, 0)
+      const three = await candidate(t, name)
+      await waits(t, three)
+      await one.leave()
+      await three.leads()
+      await two.election.run(() => assert.fail('not wanted any more'), { signal: AbortSignal.abort() })
+      assert.ok(three.election.isLeader)
+    },
+  },
+  {
+    name: 'one object campaigns once at a time',
+    async run(t) {
+      const name = t.name()
+      const one = await candidate(t, name)
+      await one.leads()
+      await rejectsWith(
+        'ALREADY_RUNNING',
+        one.election.run(() => {}),
+      )
+      const two = await candidate(t, name)
+      await waits(t, two)
+      await rejectsWith(
+        'ALREADY_RUNNING',
+        two.election.run(() => {}),
+      )
+      await one.leave()
+      await two.leads()
+      // And after the other, as often as it likes.
+      const stop = new AbortController()
+      await two.leave()
+      await t.settled(
+        'it runs again',
+        one.election.run(() => stop.abort(), { signal: stop.signal }),
+      )
+    },
+  },
+  {
+    name: 'closing while it campaigns ends run, and nobody stands in line any more',
+    async run(t) {
+      const name = t.name()
+      const one = await candidate(t, name)
+      await one.leads()
+      const two = await candidate(t, name)
+      await waits(t, two)
+      await two.locks.close()
+      await t.settled('run has ended', two.running)
+      assert.equal(two.terms.length, 0)
+      const three = await candidate(t, name)
+      await one.leave()
+      await three.leads()
+      await assert.rejects(
+        two.election.run(() => {}),
+        ClosedError,
+      )
+    },
+  },
+  {
+    name: 'closing while it leads: the work is told and may end while the lease is renewed, then another leads',
+    run: (t) =>
+      t.unhurried(600, async (ttl) => {
+        const name = t.name()
+        const end = gate()
+        const one = await candidate(t, name, {
+          ttl,
+          drain: '10m',
+          work: async ({ signal }) => {
+            await aborted(signal)
+            await end.opened
+          },
+        })
+        t.afterwards(end.open)
+        const { signal } = await one.leads()
+        const two = await candidate(t, name)
+        await waits(t, two)
+        const closing = one.locks.close({ grace: '10m' })
+        assert.ok(signal.aborted && signal.reason instanceof ClosedError)
+        await t.sleep(ttl * 2)
+        stillLeads(t, one)
+        assert.equal(two.terms.length, 0)
+        end.open()
+        await t.settled('run has ended', one.running)
+        await t.settled('closed', closing)
+        await two.leads()
+      }),
+  },
+  {
+    name: 'releaseAll ends the term too: it neither leads nor finds its signal alive, and campaigns again',
+    async run(t) {
+      const name = t.name()
+      const one = await candidate(t, name, {
+        work: async (leadership, self) => {
+          if (self.terms.length === 1) await t.until('told', () => leadership.signal.aborted)
+          else await aborted(leadership.signal)
+        },
+      })
+      const first = await one.leads()
+      await one.locks.releaseAll()
+      assert.ok(first.signal.aborted)
+      const again = await one.leads(2)
+      assert.ok(again.term > first.term)
+    },
+  },
+]
