@@ -62,6 +62,10 @@ export class Waiter extends Timed {
   #failures = 0
   /** When the last question was sent that was refused: what is granted later counts from here at least. */
   #contactAt = Number.NEGATIVE_INFINITY
+  /** The store has answered us once: our place is decided. */
+  #placed = false
+  /** Whoever stands behind us and waits for our first question to be on its way. False: we left, look who is before you now. */
+  #follower: ((go: boolean) => void) | undefined
   #stopListening: (() => void) | undefined
   #lastCall = false
   #rung = false
@@ -98,6 +102,8 @@ export class Waiter extends Timed {
     this.campaigning = true
     let sentAt = first?.sentAt ?? 0
     let answer = first?.answer
+    if (this.ask.inStoreLine && !this.#engine.store.immediate) await this.#inOrder()
+    if (this.#done) return
     for (;;) {
       if (!answer) {
         const armed = this.#line.armed
@@ -114,6 +120,26 @@ export class Waiter extends Timed {
       if (this.#done) return
       answer = undefined
     }
+  }
+
+  /**
+   * Two questions may travel by different connections, and the later one arrive first. So whoever stands in the store's
+   * line asks together with the one before it, in one batch, or after it was answered.
+   */
+  async #inOrder(): Promise<void> {
+    // Those who ask in this same turn follow at once.
+    await undefined
+    for (let go = false; !go && !this.#done; ) {
+      const { previous } = this
+      if (!previous || previous.#placed) return
+      go = await new Promise<boolean>((resolve) => (previous.#follower = resolve))
+    }
+  }
+
+  #beckon(go: boolean): void {
+    const follower = this.#follower
+    this.#follower = undefined
+    follower?.(go)
   }
 
   /** The wait is over. */
@@ -173,6 +199,7 @@ export class Waiter extends Timed {
     }
     this.#inFlight = true
     const answer = courier.acquire(this.#claim)
+    this.#beckon(true)
     if (answer instanceof Promise) {
       return answer.then((value) => {
         this.#inFlight = false
@@ -185,6 +212,10 @@ export class Waiter extends Timed {
 
   /** True if that settled it. */
   #digest(answer: Answer, sentAt: number): boolean {
+    if (answer.granted !== 'unknown') {
+      this.#placed = true
+      this.#beckon(true)
+    }
     if (answer.granted === true) {
       if (this.#engine.stale(answer, sentAt)) {
         this.#failed(new StoreUnavailableError(`${this.#engine.store.name} took longer to answer than the ttl lasts`))
@@ -277,6 +308,7 @@ export class Waiter extends Timed {
     this.#stopListening?.()
     this.#wake?.()
     this.#line.leave(this)
+    this.#beckon(this.#placed)
   }
 
   /**

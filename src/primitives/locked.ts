@@ -14,15 +14,18 @@ import type { NestedOption } from './lock.js'
  * }
  * ```
  */
-export function locked<This, A extends unknown[], R>(
+export function locked<This, N extends unknown[]>(
   locks: Locks,
-  name: string | ((this: This, ...args: A) => string),
+  name: string | ((this: This, ...args: N) => string),
   options?: AcquireOptions & NestedOption,
-): (
-  method: (this: This, ...args: A) => Promise<R>,
-  context: ClassMethodDecoratorContext<This, (this: This, ...args: A) => Promise<R>>,
-) => (this: This, ...args: A) => Promise<R> {
-  return (method, context) => {
+): <T extends This, A extends [...N, ...unknown[]], R>(
+  method: (this: T, ...args: A) => Promise<R>,
+  context: ClassMethodDecoratorContext<T, (this: T, ...args: A) => Promise<R>>,
+) => (this: T, ...args: A) => Promise<R> {
+  return <T extends This, A extends [...N, ...unknown[]], R>(
+    method: (this: T, ...args: A) => Promise<R>,
+    context: ClassMethodDecoratorContext<T, (this: T, ...args: A) => Promise<R>>,
+  ) => {
     if ((context as { kind?: unknown } | undefined)?.kind !== 'method') {
       throw new InvalidOptionError(
         'locked',

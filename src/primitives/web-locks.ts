@@ -61,6 +61,8 @@ export class WebLocks {
     try {
       const lock = await this.#acquire(ask, options.ifAvailable === true)
       if (!lock) return await callback(null)
+      // Whoever is robbed in this process hears of it first, as in a browser, where each callback is a task of its own.
+      if (ask.steal) await new Promise((resolve) => setImmediate(resolve))
       // Granted, but cancelled before the callback could be told: then it never is.
       if (options.signal?.aborted) await lock.release()
       options.signal?.throwIfAborted()
@@ -83,9 +85,11 @@ export class WebLocks {
 
   async query(): Promise<WebLockSnapshot> {
     const prefix = `lock:${this.#defaults.prefix}`
+    // Also those of before: whoever is granted while we look is in no list of holders yet, and waits no longer.
+    const contested = new Set(this.#awaited(prefix))
     const holders = await this.#engine.look('query', (store) => store.holders?.(prefix))
-    const contested = new Set(holders.filter((view) => view.waiting !== 0).map((view) => view.key))
-    for (const { ask } of this.#engine.waiting()) if (ask.key.startsWith(prefix)) contested.add(ask.key)
+    for (const view of holders) if (view.waiting !== 0) contested.add(view.key)
+    for (const key of this.#awaited(prefix)) contested.add(key)
     // Who holds and who waits for one name in one look: otherwise whoever was granted in between would be in neither.
     const looks = await Promise.all([...contested].map((key) => this.#look(key)))
     const uncontested = holders.filter((view) => !contested.has(view.key)).map((view) => this.#held(view))
@@ -97,6 +101,10 @@ export class WebLocks {
         .sort(bySince)
         .map(plain),
     }
+  }
+
+  #awaited(prefix: string): string[] {
+    return [...this.#engine.waiting()].map(({ ask }) => ask.key).filter((key) => key.startsWith(prefix))
   }
 
   /** The store's line of one name, and behind it those of this process who do not stand there (yet). */
@@ -171,6 +179,7 @@ export class WebLocks {
     let stopListening: (() => void) | undefined
     const lost = new Promise<void>((resolve) => (stopListening = onAbort(signal, resolve))).then(refuseLoss)
     lost.catch(() => {})
+    let result: Awaited<T>
     try {
       refuseLoss()
       const face: WebLock = Object.freeze({ name: ask.name, mode: ask.mode })
@@ -178,14 +187,16 @@ export class WebLocks {
       running.catch(() => {})
       // Closing aborts the signal too, and then the callback may still finish.
       await Promise.race([running, lost])
-      const result = await running
+      result = await running
       // While closing, a loss has no signal left to tell it.
       refuseLoss()
-      return result
     } finally {
       stopListening?.()
       await lock.release()
     }
+    // Where a theft is noticed late, letting go may be what tells of it.
+    refuseLoss()
+    return result
   }
 
   /** Tokens tell the order of grants, being the store's microseconds. Only what is not ours has none. */

@@ -1,7 +1,10 @@
 import { InvalidOptionError } from '../errors.js'
 
-/** Which lock a wrapped function runs under. */
-export type NameOf<A extends unknown[]> = string | ((...args: A) => string)
+/**
+ * Which lock a wrapped function runs under. (`& {}`: what the arguments are is told by the function first, so that a
+ * name may be made of the first of them only.)
+ */
+export type NameOf<A extends unknown[]> = string | ((...args: A & {}) => string)
 
 /** A function that runs `fn` under the lock of that name. What goes wrong on the way there rejects, and never throws. */
 export function wrap<A extends unknown[], R>(
@@ -15,7 +18,7 @@ export function wrap<A extends unknown[], R>(
   }
   // A function, not an arrow: a wrapped method keeps its `this`.
   const wrapped = async function (this: unknown, ...args: A): Promise<R> {
-    return under(typeof name === 'function' ? name.apply(this, args) : name, () => fn.apply(this, args))
+    return under(typeof name === 'function' ? name.apply(this, args as A & {}) : name, () => fn.apply(this, args))
   }
   return Object.defineProperty(wrapped, 'name', { value: fn.name, configurable: true })
 }

@@ -188,24 +188,43 @@ class Memory implements MemoryStore {
 
   /** All or none: tries, and takes back what it was given if one was refused. Nobody stands in line for it. */
   #askTogether(claims: readonly Claim[], now: number): Answer[] {
-    const had = claims.map(({ key, owner }) => this.#find(this.#entry(key, now), owner) !== undefined)
-    const answers = claims.map((claim) => this.#ask({ ...claim, placeMs: undefined }, now))
+    const entries = claims.map((claim) => this.#entry(claim.key, now))
+    for (const [i, claim] of claims.entries()) this.#serveBefore(entries[i], claim, now)
+    const posted = this.#outbox.length
+    const had = claims.map(({ owner }, i) => this.#find(entries[i], owner) !== undefined)
+    const answers = claims.map((claim) =>
+      this.#decide(this.#entries.get(claim.key), { ...claim, placeMs: undefined }, now),
+    )
     if (answers.some((answer) => !answer.granted)) {
       for (const [i, { key, owner }] of claims.entries()) {
         const entry = this.#entries.get(key)
         const holder = this.#find(entry, owner)
         if (entry && holder && !had[i]) this.#end(key, entry, holder)
       }
-      this.#outbox.length = 0
-      return claims.map((claim) => this.#refusal(this.#entry(claim.key, now), claim))
+      // What was taken back is not told; but whoever was let in before has to hear of it.
+      this.#outbox.length = posted
     }
+    for (const { key } of claims) this.#serve(key, this.#entries.get(key), now)
     this.#deliver()
-    return answers
+    if (answers.every((answer) => answer.granted)) return answers
+    return claims.map((claim) => this.#refusal(this.#entries.get(claim.key), claim))
   }
 
-  /** The rule, for one claim. */
+  /**
+   * The rule, for one claim. A lease that ran out rings no bell, so whoever asks first also lets in everybody else who
+   * fits now: otherwise ten readers behind a dead writer would come in one by one, each when it happens to ask.
+   */
   #ask(claim: Claim, now: number): Answer {
-    let entry = this.#entry(claim.key, now)
+    const entry = this.#entry(claim.key, now)
+    if (!entry?.line || entry.line.size === 0) return this.#decide(entry, claim, now)
+    this.#serveBefore(entry, claim, now)
+    const answer = this.#decide(entry, claim, now)
+    if (answer.granted) this.#serve(claim.key, entry, now)
+    return answer
+  }
+
+  #decide(known: Entry | undefined, claim: Claim, now: number): Answer {
+    let entry = known
     const held = this.#find(entry, claim.owner)
     if (held) {
       held.expiresAt = Math.max(held.expiresAt, now + claim.ttlMs)
@@ -292,7 +311,7 @@ class Memory implements MemoryStore {
     return RELEASED
   }
 
-  /** Drops what expired, and forgets a key that nobody needs. The head of the line comes by itself when a lease runs out. */
+  /** Drops what expired. The head of the line comes by itself when a lease runs out. */
   #entry(key: string, now: number): Entry | undefined {
     const entry = this.#entries.get(key)
     if (!entry) return undefined
@@ -303,11 +322,20 @@ class Memory implements MemoryStore {
     return entry
   }
 
-  /** Hands the lease to the head of the line while there is room: no second question, no race with newcomers. */
-  #serve(key: string, entry: Entry, now: number): void {
-    for (const [owner, place] of entry.line ?? []) {
-      if (!this.#fits(entry, place.claim)) break
-      entry.line?.delete(owner)
+  /** Everybody who came earlier and fits. Not before a theft, which would take it away again at once. */
+  #serveBefore(entry: Entry | undefined, { key, owner, steal }: Claim, now: number): void {
+    if (!steal) this.#serve(key, entry, now, owner)
+  }
+
+  /**
+   * Hands the lease to the head of the line while there is room: no second question, no race with newcomers. Stops
+   * before the one who is asking right now, who gets more than a hand-over.
+   */
+  #serve(key: string, entry: Entry | undefined, now: number, before?: string): void {
+    if (!entry?.line) return
+    for (const [owner, place] of entry.line) {
+      if (owner === before || !this.#fits(entry, place.claim)) return
+      entry.line.delete(owner)
       const ttlMs = Math.min(place.placeMs, place.claim.ttlMs)
       const { token } = this.#grant(entry, place.claim, now, ttlMs)
       this.#post(key, { type: 'granted', owner, token, ttlMs })

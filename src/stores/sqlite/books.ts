@@ -88,7 +88,7 @@ export class Books {
     this.lastToken = lastToken
     this.letters.length = 0
     this.#counted = undefined
-    return claims.map((claim) => this.#refusal(claim, this.#look(claim.key)))
+    return claims.map((claim) => this.#refusal(claim, this.#lookAndServe(claim.key)))
   }
 
   renew({ key, owner, ttlMs, value }: Renewal): Renewed {
@@ -118,9 +118,21 @@ export class Books {
     this.#serve(key)
   }
 
+  /**
+   * The rule, for one claim. A lease that ran out rings no bell, so whoever asks first also lets in everybody else who
+   * fits now: otherwise ten readers behind a dead writer would come in one by one, each when it happens to ask.
+   */
   #ask(claim: Claim, placeMs: number | undefined): Answer {
+    const { key, owner, steal } = claim
+    // Not before a theft, which would take it away again at once.
+    const seen = steal ? this.#look(key) : this.#lookAndServe(key, owner)
+    const answer = this.#decide(claim, placeMs, seen)
+    if (answer.granted && seen.firstPlaceEnd !== null) this.#serve(key)
+    return answer
+  }
+
+  #decide(claim: Claim, placeMs: number | undefined, seen: Overview): Answer {
     const { key, owner, ttlMs } = claim
-    const seen = this.#look(key)
     if (seen.holding > 0) {
       const mine = this.#find(key, owner)
       if (mine) {
@@ -204,7 +216,7 @@ export class Books {
   /** Drops what expired. The head of the line comes by itself when a lease runs out. */
   #look(key: string): Overview {
     const { now } = this
-    const seen = this.#sql.overview.get(key) as Overview
+    const seen = this.#overview(key)
     if (this.lastToken === undefined) {
       this.#facts.checkBoot(seen.boot)
       this.lastToken = seen.lastToken
@@ -221,15 +233,25 @@ export class Books {
       this.#sql.expirePlaces.run(key, now)
       this.#counted?.delete(key)
     }
-    return this.#sql.overview.get(key) as Overview
+    return this.#overview(key)
   }
 
-  /** Hands the lease to the head of the line while there is room: no second question, no race with newcomers. */
-  #serve(key: string): void {
-    let { held } = this.#sql.overview.get(key) as Overview
-    for (;;) {
+  /** Everybody who came before this owner and fits now gets it first. */
+  #lookAndServe(key: string, owner?: string): Overview {
+    const seen = this.#look(key)
+    if (seen.firstPlaceEnd === null || !this.#serve(key, seen.held, owner)) return seen
+    return this.#overview(key)
+  }
+
+  /**
+   * Hands the lease to the head of the line while there is room: no second question, no race with newcomers. Stops
+   * before the one who is asking right now, who gets more than a hand-over. True if anybody got it.
+   */
+  #serve(key: string, alreadyHeld?: number, before?: string): boolean {
+    let held = alreadyHeld ?? this.#overview(key).held
+    for (let served = false; ; served = true) {
       const head = this.#sql.head.get(key) as Head | undefined
-      if (!head || held + head.weight > head.capacity) return
+      if (!head || head.owner === before || held + head.weight > head.capacity) return served
       this.#leave(key, head.owner)
       // Provisionally: a waiter that has died meanwhile must not block the others for a whole ttl.
       const ttlMs = Math.min(head.placeMs, head.ttlMs)
@@ -237,6 +259,10 @@ export class Books {
       this.#post(key, { type: 'granted', owner: head.owner, token, ttlMs }, head.bell)
       held += head.weight
     }
+  }
+
+  #overview(key: string): Overview {
+    return this.#sql.overview.get(key) as Overview
   }
 
   #evict(key: string): void {

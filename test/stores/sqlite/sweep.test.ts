@@ -77,7 +77,8 @@ test('places are counted right while the line moves in the middle of a batch', a
   await store.acquire([claim('lock:a', 'holder', { ttlMs: 100 }), waiter('w0'), waiter('w1'), waiter('w2')])
   machine.at += 100
   const answers = await store.acquire([waiter('w2'), waiter('w0'), waiter('w3'), waiter('w1')])
-  expect(answers).toMatchObject([{ ahead: 2 }, { granted: true }, { ahead: 2 }, { ahead: 0 }])
+  // The first question lets in the one at the head, w0, although another asks it.
+  expect(answers).toMatchObject([{ ahead: 1 }, { granted: true }, { ahead: 2 }, { ahead: 0 }])
 })
 
 test('readers in line are let in together', async () => {

@@ -1,0 +1,53 @@
+// A process that requests what it is told to, holds it until told otherwise, and says what happens.
+import { createInterface } from 'node:readline'
+import { storeAt } from '../../../scripts/support/store-at.js'
+import { createLocks, type WebLockOptions } from '../../../src/index.js'
+
+export type Order =
+  | { request: string; as: string; options?: WebLockOptions; abortable?: boolean }
+  | { letGo: string }
+  | { abort: string }
+  | { query: true }
+
+export type Line =
+  | { ready: string }
+  | { granted: string | null; as: string }
+  | { done: string; result?: unknown; error?: string }
+  | { snapshot: { held: unknown[]; pending: unknown[] } }
+
+const [, , url] = process.argv as [string, string, string]
+const locks = createLocks(await storeAt(url), { ttl: 3_000 })
+const ends = new Map<string, () => void>()
+const cancels = new Map<string, AbortController>()
+
+function say(line: Line): void {
+  process.stdout.write(`${JSON.stringify(line)}\n`)
+}
+
+async function request({
+  request: name,
+  as,
+  options = {},
+  abortable,
+}: Extract<Order, { request: string }>): Promise<void> {
+  const cancel = new AbortController()
+  cancels.set(as, cancel)
+  try {
+    const result = await locks.request(name, abortable ? { ...options, signal: cancel.signal } : options, (lock) => {
+      say({ granted: lock && `${lock.name} ${lock.mode}`, as })
+      return new Promise<string>((resolve) => ends.set(as, () => resolve(`${as} is done`)))
+    })
+    say({ done: as, result })
+  } catch (error) {
+    say({ done: as, error: (error as Error).name })
+  }
+}
+
+createInterface({ input: process.stdin }).on('line', (text) => {
+  const order = JSON.parse(text) as Order
+  if ('request' in order) void request(order)
+  else if ('letGo' in order) ends.get(order.letGo)?.()
+  else if ('abort' in order) cancels.get(order.abort)?.abort()
+  else void locks.query().then((snapshot) => say({ snapshot }))
+})
+say({ ready: locks.clientId })

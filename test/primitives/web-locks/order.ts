@@ -1,0 +1,179 @@
+/** Who may hold beside whom, and whose turn it is. */
+import { strict as assert } from 'node:assert'
+import type { Locks } from '../../../src/index.js'
+import { type Case, needing } from '../../../src/testing/case.js'
+import { type Requested, hold, instances, pending, request } from './requests.js'
+
+const isCalled = (requests: readonly Requested[]): boolean[] => requests.map(({ called }) => called)
+
+export const orderCases: Case[] = needing(
+  ['line'],
+  [
+    {
+      name: 'exclusive requests of one name are held one after the other, in the order of asking',
+      async run(t) {
+        const [a, b, c] = await instances(t, 3)
+        const order: number[] = []
+        let inside = 0
+        const turn = (locks: Locks, i: number): Promise<void> =>
+          locks.request('name', async () => {
+            assert.equal(++inside, 1, 'alone')
+            order.push(i)
+            await t.sleep(1)
+            inside--
+          })
+        const held = await hold(t, a, 'name')
+        const waiting: Promise<void>[] = []
+        for (let i = 0; i < 9; i++) {
+          waiting.push(turn([a, b, c][i % 3] as Locks, i))
+          await pending(t, a, i + 1)
+        }
+        held.letGo()
+        await t.settled('all had their turn', Promise.all(waiting))
+        assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7, 8])
+      },
+    },
+    {
+      name: 'requests that one instance makes without waiting for anything are granted in the order of asking',
+      async run(t) {
+        const [locks] = await instances(t, 1)
+        const order: number[] = []
+        const all: Promise<unknown>[] = []
+        for (let i = 0; i < 20; i++) {
+          all.push(locks.request('name', () => order.push(i)))
+          // Some in one turn of the event loop, some in the next.
+          if (i % 3 === 0) await new Promise((resolve) => setImmediate(resolve))
+        }
+        await t.settled('all had their turn', Promise.all(all))
+        assert.deepEqual(
+          order,
+          order.map((_, i) => i),
+        )
+      },
+    },
+    {
+      name: 'different names are independent',
+      async run(t) {
+        const [a, b] = await instances(t, 2)
+        const names = ['one', 'two', 'three']
+        const held = await Promise.all(names.map((name, i) => hold(t, i % 2 ? a : b, name)))
+        assert.deepEqual(isCalled(held), [true, true, true])
+        const waiting = request(a, 'two')
+        await pending(t, a, 1)
+        held[0]?.letGo()
+        held[2]?.letGo()
+        await Promise.all([held[0]?.outcome, held[2]?.outcome])
+        assert.equal(waiting.called, false)
+        held[1]?.letGo()
+        await t.settled('it is free', waiting.lock)
+        waiting.letGo()
+        await waiting.outcome
+      },
+    },
+    {
+      name: 'shared requests of one name are held together, of several instances',
+      async run(t) {
+        const all = await instances(t, 3)
+        const held = await Promise.all([...all, ...all].map((locks) => hold(t, locks, 'name', { mode: 'shared' })))
+        assert.equal((await all[0].query()).held.length, 6)
+        for (const { letGo } of held) letGo()
+        await Promise.all(held.map(({ outcome }) => outcome))
+      },
+    },
+    {
+      name: 'a shared request waits for an exclusive one, and an exclusive one for every shared one',
+      async run(t) {
+        const [a, b, c] = await instances(t, 3)
+        const writing = await hold(t, a, 'name')
+        const readers = [request(b, 'name', { mode: 'shared' }), request(c, 'name', { mode: 'shared' })]
+        await pending(t, a, 2)
+        assert.deepEqual(isCalled(readers), [false, false])
+        writing.letGo()
+        await t.settled('both read', Promise.all(readers.map(({ lock }) => lock)))
+        const next = request(a, 'name')
+        await pending(t, a, 1)
+        readers[0]?.letGo()
+        await readers[0]?.outcome
+        await pending(t, a, 1)
+        assert.equal(next.called, false)
+        readers[1]?.letGo()
+        await t.settled('it writes', next.lock)
+        next.letGo()
+        await next.outcome
+      },
+    },
+    {
+      name: 'a shared request behind a waiting exclusive one waits, although the lock is held shared',
+      async run(t) {
+        const [a, b, c] = await instances(t, 3)
+        const reading = await hold(t, a, 'name', { mode: 'shared' })
+        const writer = request(b, 'name')
+        await pending(t, a, 1)
+        const late = [request(c, 'name', { mode: 'shared' }), request(a, 'name', { mode: 'shared' })]
+        await pending(t, a, 3)
+        assert.deepEqual(isCalled([writer, ...late]), [false, false, false])
+        reading.letGo()
+        await t.settled('the writer is next', writer.lock)
+        assert.deepEqual(isCalled(late), [false, false])
+        await pending(t, a, 2)
+        writer.letGo()
+        await t.settled('then both readers', Promise.all(late.map(({ lock }) => lock)))
+        for (const { letGo } of late) letGo()
+        await Promise.all(late.map(({ outcome }) => outcome))
+      },
+    },
+    {
+      name: 'a mixed line is served from its head: as many shared ones as stand there together, or one exclusive',
+      async run(t) {
+        const all = await instances(t, 3)
+        const modes = ['shared', 'shared', 'exclusive', 'shared', 'exclusive', 'exclusive', 'shared', 'shared'] as const
+        const first = await hold(t, all[0], 'name')
+        const line: Requested[] = []
+        for (const [i, mode] of modes.entries()) {
+          line.push(request(all[i % 3] as Locks, 'name', { mode }))
+          await pending(t, all[0], i + 1)
+        }
+        first.letGo()
+        for (const group of [[0, 1], [2], [3], [4], [5], [6, 7]]) {
+          const members = group.map((i) => line[i] as Requested)
+          await t.settled(`${group} are in`, Promise.all(members.map(({ lock }) => lock)))
+          const last = group.at(-1) as number
+          assert.deepEqual(
+            isCalled(line),
+            line.map((_, i) => i <= last),
+          )
+          const { held, pending: behind } = await all[0].query()
+          assert.deepEqual(
+            held.map(({ mode }) => mode),
+            group.map((i) => modes[i]),
+          )
+          assert.deepEqual(
+            behind.map(({ mode }) => mode),
+            modes.slice(last + 1),
+          )
+          for (const { letGo } of members) letGo()
+          await Promise.all(members.map(({ outcome }) => outcome))
+        }
+      },
+    },
+    {
+      name: 'whoever leaves the line lets those behind it move up',
+      async run(t) {
+        const [a, b, c] = await instances(t, 3)
+        const reading = await hold(t, a, 'name', { mode: 'shared' })
+        const cancel = new AbortController()
+        const writer = request(b, 'name', { signal: cancel.signal })
+        await pending(t, a, 1)
+        const late = request(c, 'name', { mode: 'shared' })
+        await pending(t, a, 2)
+        cancel.abort()
+        await t.settled('beside the first reader', late.lock)
+        assert.equal(writer.called, false)
+        for (const { letGo, outcome } of [reading, late]) {
+          letGo()
+          await outcome
+        }
+      },
+    },
+  ],
+)

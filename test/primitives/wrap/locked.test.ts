@@ -1,0 +1,71 @@
+import { beforeAll, describe, expect, expectTypeOf, test } from 'vitest'
+import { createLocks, locked, memory } from '../../../src/index.js'
+import { startChild } from '../../../scripts/support/children.js'
+import type { Report } from './decorated.child.js'
+
+describe('@locked, compiled as a standard decorator', () => {
+  let report: Report
+
+  beforeAll(async () => {
+    const child = startChild<Report>(new URL('decorated.child.ts', import.meta.url))
+    report = await child.next()
+    expect(await child.ended).toBe(0)
+  })
+
+  test('a method runs under the lock of that name', () => {
+    expect(report.nightly).toEqual(['nightly exclusive'])
+    expect(report.free).toEqual([])
+  })
+
+  test('the name may depend on the arguments, and calls of the same name come one after the other', () => {
+    expect(report.charges).toEqual(['1 10 true', '1 20 true'])
+    expect(report.oneAtATime).toBe(1)
+  })
+
+  test('`this` is the instance, for the method and for the name', () => {
+    expect(report.close).toEqual(['acme', '2024', 'acme:2024 exclusive'])
+  })
+
+  test('options are those of withLock', () => {
+    expect(report.read).toEqual(['page shared'])
+  })
+
+  test('what the method throws is what the call rejects with', () => {
+    expect(report.failed).toBe(true)
+  })
+
+  test('static and private methods, and methods called through super', () => {
+    expect(report.audit).toEqual(['north', 'static exclusive'])
+    expect(report.reveal).toEqual(['private exclusive'])
+    expect(report.overridden).toEqual(['overridden', 'nightly exclusive'])
+  })
+
+  test('the method stays on the prototype, under its own name', () => {
+    expect(report.methodName).toBe('charge')
+    expect(report.onPrototype).toBe(true)
+  })
+
+  test('anything but a method, and the decorators of old, are refused when the class is made', () => {
+    const expected = /^locked takes a method, as a standard decorator \(TypeScript without experimentalDecorators\)/
+    for (const said of [report.legacy, report.onClass, report.onField]) expect(said).toMatch(expected)
+    expect(report.badName).toMatch(/^name takes a name, or a function of the arguments/)
+  })
+})
+
+test('types: the method keeps its own, and the name is made of its arguments', () => {
+  const locks = createLocks(memory())
+  class Account {
+    id = 1
+  }
+  type Method = (this: Account, amount: number, reason: string) => Promise<string>
+  const decorate = locked(locks, function (this: Account, amount: number) {
+    return `${this.id}:${amount}`
+  })
+  const decorated = decorate(
+    async function (this: Account, amount: number, reason: string) {
+      return `${this.id} ${amount} ${reason}`
+    } satisfies Method,
+    { kind: 'method' } as ClassMethodDecoratorContext<Account, Method>,
+  )
+  expectTypeOf(decorated).toEqualTypeOf<Method>()
+})
