@@ -1,35 +1,51 @@
 // Session advisory locks through leasehold, beside bare pg on one connection. Same run, same server, taken in turns, so
 // that a noisy machine is noisy for all: compare the ratios, not the microseconds.
 //
-//   npx tsx bench/postgres-advisory.ts [--rounds 40]
+//   npm run bench -- postgres-advisory [--rounds 40]
 import pg from 'pg'
 import { startPostgres } from '../scripts/servers/index.js'
-import { createLocks, type Locks } from '../src/index.js'
-import { advisory } from '../src/stores/postgres-advisory/index.js'
+import { createLocks, type Locks } from '../dist/index.js'
+import { advisory } from '../dist/stores/postgres-advisory/index.js'
 
 const at = process.argv.indexOf('--rounds')
 const ROUNDS = at > 0 ? Number(process.argv[at + 1]) : 40
 
-/** Each contender runs a little in every round. The median of a contender is over rounds. */
-async function inTurns(contenders: Record<string, () => Promise<number>>): Promise<Record<string, number>> {
+/** Code that has just begun to run is slow for reasons that are not its own. */
+const WARM_UP = 40
+
+interface Figures {
+  /** Median over rounds. */
+  of(name: string): number
+  /** How many times the other's figure: median over rounds, so that a noisy moment strikes both sides of the ratio. */
+  ratio(name: string, other: string): number
+}
+
+/** Each contender runs a little in every round, one right after the other. */
+async function inTurns(contenders: Record<string, () => Promise<number>>): Promise<Figures> {
   const figures: Record<string, number[]> = {}
-  for (const run of Object.values(contenders)) await run()
+  for (const run of Object.values(contenders)) for (let i = 0; i < WARM_UP; i++) await run()
   for (let round = 0; round < ROUNDS; round++) {
     for (const [name, run] of Object.entries(contenders)) (figures[name] ??= []).push(await run())
   }
-  return Object.fromEntries(
-    Object.entries(figures).map(([name, all]) => [name, all.sort((a, b) => a - b)[all.length >> 1] as number]),
-  )
+  const all = (name: string): number[] => figures[name] as number[]
+  return {
+    of: (name) => median(all(name)),
+    ratio: (name, other) => median(all(name).map((figure, round) => figure / (all(other)[round] as number))),
+  }
 }
 
-async function averageUs(times: number, work: () => Promise<unknown>): Promise<number> {
+function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[values.length >> 1] as number
+}
+
+async function averageUs(count: number, work: () => Promise<unknown>): Promise<number> {
   const began = performance.now()
-  for (let i = 0; i < times; i++) await work()
-  return ((performance.now() - began) * 1_000) / times
+  for (let i = 0; i < count; i++) await work()
+  return ((performance.now() - began) * 1_000) / count
 }
 
 const us = (value: number): string => `${value.toFixed(0)} µs`
-const ratio = (value: number, of: number): string => `${(value / of).toFixed(2)}x`
+const times = (ratio: number): string => `${ratio.toFixed(2)}x`
 
 async function connected(url: string): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: url })
@@ -56,12 +72,11 @@ async function serial(url: string, locks: Locks): Promise<void> {
     prepared: () => averageUs(60, prepared),
     ours: () => averageUs(60, ours),
   })
-  const { plain: bare = 0, prepared: best = 0, ours: mine = 0 } = figures
   console.log('Serial acquire + release, one at a time (asked for: at most 1.2x of bare pg_try_advisory_lock + unlock)')
-  console.log(`  bare pg_try_advisory_lock + unlock          ${us(bare)}`)
-  console.log(`  the same as prepared statements             ${us(best)}`)
+  console.log(`  bare pg_try_advisory_lock + unlock          ${us(figures.of('plain'))}`)
+  console.log(`  the same as prepared statements             ${us(figures.of('prepared'))}`)
   console.log(
-    `  leasehold, with ttl and fencing token       ${us(mine)}   ${ratio(mine, bare)} of bare, ${ratio(mine, best)} of prepared`,
+    `  leasehold, with ttl and fencing token       ${us(figures.of('ours'))}   ${times(figures.ratio('ours', 'plain'))} of bare, ${times(figures.ratio('ours', 'prepared'))} of prepared`,
   )
   await client.end()
 }
@@ -75,7 +90,7 @@ async function handOff(url: string, one: Locks, two: Locks): Promise<void> {
     for (let i = 0; i < 20; i++) {
       const [from, to] = i % 2 ? [clients[1], clients[0]] : [clients[0], clients[1]]
       const waiting = to.query('SELECT pg_advisory_lock(43)')
-      await blocked(clients[i % 2 ? 0 : 1])
+      await blocked()
       const began = performance.now()
       void from.query('SELECT pg_advisory_unlock(43)')
       await waiting
@@ -100,17 +115,19 @@ async function handOff(url: string, one: Locks, two: Locks): Promise<void> {
   }
   const watcher = await connected(url)
   /** Until somebody stands in the server's queue, and a little longer, so that both sides begin at rest. */
-  async function blocked(_?: pg.Client): Promise<void> {
+  async function blocked(): Promise<void> {
     for (;;) {
       const { rows } = await watcher.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
       if (rows.length > 0) break
     }
     await new Promise((resolve) => setTimeout(resolve, 2))
   }
-  const { bare: plain = 0, ours: mine = 0 } = await inTurns({ bare, ours })
+  const figures = await inTurns({ bare, ours })
   console.log('Hand-off to a waiter on another session (asked for: at most 1.5x of bare pg_advisory_lock)')
-  console.log(`  bare pg_advisory_lock                       ${us(plain)}`)
-  console.log(`  leasehold                                   ${us(mine)}   ${ratio(mine, plain)}`)
+  console.log(`  bare pg_advisory_lock                       ${us(figures.of('bare'))}`)
+  console.log(
+    `  leasehold                                   ${us(figures.of('ours'))}   ${times(figures.ratio('ours', 'bare'))}`,
+  )
   await Promise.all([...clients, watcher].map((client) => client.end()))
 }
 
@@ -134,13 +151,12 @@ async function inFlight(url: string, locks: Locks): Promise<void> {
     oneByOne: () => averageUs(1, oneByOne),
     together: () => averageUs(4, together),
   })
-  const { alone: bare = 0, oneByOne: serially = 0, together: batched = 0 } = figures
-  const perSecond = (total: number): string => `${Math.round((64 * 1e6) / total)}/s`
+  const perSecond = (name: string): string => `${Math.round((64 * 1e6) / figures.of(name))}/s`
   console.log('64 names, acquire + release (asked for: at least 8x of one statement at a time)')
-  console.log(`  bare, one statement at a time               ${perSecond(bare)}`)
-  console.log(`  leasehold, one at a time                    ${perSecond(serially)}`)
+  console.log(`  bare, one statement at a time               ${perSecond('alone')}`)
+  console.log(`  leasehold, one at a time                    ${perSecond('oneByOne')}`)
   console.log(
-    `  leasehold, 64 in flight                     ${perSecond(batched)}   ${ratio(bare, batched)} of bare, ${ratio(serially, batched)} of its own`,
+    `  leasehold, 64 in flight                     ${perSecond('together')}   ${times(figures.ratio('alone', 'together'))} of bare, ${times(figures.ratio('oneByOne', 'together'))} of its own`,
   )
   await client.end()
 }

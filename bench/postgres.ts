@@ -1,31 +1,36 @@
 // The lease table beside verrou's knex driver, on the same server and taken in turns, so that a noisy machine is noisy
 // for both: compare the ratios, not the microseconds.
 //
-//   npx tsx bench/postgres.ts [--rounds 30]
+//   npm run bench -- postgres [--rounds 30]
 import { Verrou } from '@verrou/core'
 import { knexStore } from '@verrou/core/drivers/knex'
 import createKnex from 'knex'
 import { Pool } from 'pg'
 import postgresJs from 'postgres'
 import { startPostgres } from '../scripts/servers/index.js'
-import { createLocks, type Locks } from '../src/index.js'
-import { migrate, postgres } from '../src/stores/postgres/index.js'
+import { createLocks, type Locks } from '../dist/index.js'
+import { migrate, postgres } from '../dist/stores/postgres/index.js'
 
 const at = process.argv.indexOf('--rounds')
 const ROUNDS = at > 0 ? Number(process.argv[at + 1]) : 30
 
 type Contenders = Record<string, () => Promise<number>>
 
-/** Each runs a little in every round; what counts is the median over rounds. The first round warms up. */
-async function inTurns(contenders: Contenders, rounds: number): Promise<Record<string, number>> {
+/** Code that has just begun to run is slow for reasons that are not its own. */
+const WARM_UP = 10
+
+/** Each runs a little in every round, one right after the other. */
+async function inTurns(contenders: Contenders, rounds: number, warmUp: number): Promise<Record<string, number[]>> {
   const figures: Record<string, number[]> = {}
-  for (const run of Object.values(contenders)) await run()
+  for (const run of Object.values(contenders)) for (let i = 0; i < warmUp; i++) await run()
   for (let round = 0; round < rounds; round++) {
     for (const [name, run] of Object.entries(contenders)) (figures[name] ??= []).push(await run())
   }
-  return Object.fromEntries(
-    Object.entries(figures).map(([name, all]) => [name, all.sort((a, b) => a - b)[all.length >> 1] as number]),
-  )
+  return figures
+}
+
+function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[values.length >> 1] as number
 }
 
 async function averageMs(times: number, work: () => Promise<unknown>): Promise<number> {
@@ -34,11 +39,14 @@ async function averageMs(times: number, work: () => Promise<unknown>): Promise<n
   return (performance.now() - began) / times
 }
 
-function print(title: string, figures: Record<string, number>, peer: string): void {
+/** Medians over rounds, of the times and of the ratios: a noisy moment strikes both sides of a ratio. */
+function print(title: string, figures: Record<string, number[]>, peer: string): void {
   console.log(title)
-  for (const [name, ms] of Object.entries(figures)) {
-    const ratio = name === peer ? '' : `   ${((figures[peer] as number) / ms).toFixed(2)}x faster than ${peer}`
-    console.log(`  ${name.padEnd(34)} ${ms.toFixed(3).padStart(9)} ms${ratio}`)
+  const others = figures[peer] as number[]
+  for (const [name, all] of Object.entries(figures)) {
+    const faster = median(all.map((ms, round) => (others[round] as number) / ms))
+    const ratio = name === peer ? '' : `   ${faster.toFixed(2)}x faster than ${peer}`
+    console.log(`  ${name.padEnd(34)} ${median(all).toFixed(3).padStart(9)} ms${ratio}`)
   }
 }
 
@@ -94,6 +102,7 @@ const serial = await inTurns(
       }),
   },
   ROUNDS,
+  WARM_UP,
 )
 print('acquire + release, one after the other, 100 names (asked for: 1.3x)', serial, 'verrou')
 
@@ -109,6 +118,7 @@ const many = await inTurns(
       ),
   },
   ROUNDS,
+  WARM_UP,
 )
 print('64 names at once, until all are released', many, 'verrou')
 
@@ -118,6 +128,7 @@ const hands = await inTurns(
     'leasehold with pg': () => handOff((turn) => (withPg[turn % 2] as Locks).acquire('hand'), 10),
   },
   Math.max(5, ROUNDS / 3),
+  1,
 )
 print('hand-over to one who waits, everything at its defaults (asked for: 20x)', hands, 'verrou')
 

@@ -1,7 +1,7 @@
-// The lease table: processes with kills, failover, kill -9, isolation levels, and the size it is left with.
+// The lease table: processes with kills, failover, kill -9, isolation levels.
 import { Pool } from 'pg'
 import { ALL, type Claim, type Store } from '../../src/store.js'
-import { migrate, postgres } from '../../src/stores/postgres/index.js'
+import { migrate } from '../../src/stores/postgres/index.js'
 import { contend } from '../../test/stores/postgres/history.js'
 import { storeAt } from '../../test/stores/postgres/place.js'
 import { type PostgresServer, startPgBouncer, startPostgres, startStandby } from '../servers/index.js'
@@ -12,10 +12,9 @@ export default async function prove(p: Proving): Promise<void> {
   await isolation(p)
   await crashes(p)
   await failovers(p)
-  await size(p, 1_000_000)
 }
 
-async function prepared(server: PostgresServer): Promise<void> {
+export async function prepared(server: PostgresServer): Promise<void> {
   const pool = new Pool({ connectionString: server.url, max: 1 })
   await migrate(pool)
   await pool.end()
@@ -233,67 +232,4 @@ async function failovers(p: Proving): Promise<void> {
         figures,
       )
   }
-}
-
-export interface Sizes {
-  /** pg_total_relation_size, in bytes: at first, and after each quarter. */
-  quarters: number[]
-  most: number
-  hotShare: number
-}
-
-/** Acquire/release pairs on 100 names, and what they leave behind. */
-export async function pairs(url: string, count: number): Promise<Sizes> {
-  const pool = new Pool({ connectionString: url, max: 5 })
-  const store = postgres(pool, { listen: false })
-  const names = Array.from({ length: 100 }, (_, i) => `lock:pair:${i}`)
-  const look = async (): Promise<number> =>
-    Number((await pool.query(`select pg_total_relation_size('leasehold_leases') as n`)).rows[0].n)
-  const quarters = [await look()]
-  let most = 0
-  let done = 0
-  const work = async (worker: number): Promise<void> => {
-    const mine = names.slice(worker * 25, worker * 25 + 25)
-    for (let i = 0; done < count; i++) {
-      const leases = mine.map((key) => ({
-        key,
-        owner: `host:4711:0190d3c5-7e2a-7bbb-8000-${worker}${i}/1`,
-        weight: ALL,
-        capacity: ALL,
-        ttlMs: 30_000,
-      }))
-      await store.acquire(leases)
-      await store.release(leases)
-      done += mine.length
-      if (worker === 0 && i % 100 === 0) most = Math.max(most, await look())
-      if (worker === 0 && done >= (count * quarters.length) / 4) quarters.push(await look())
-    }
-  }
-  await Promise.all([0, 1, 2, 3].map(work))
-  if (quarters.length < 5) quarters.push(await look())
-  most = Math.max(most, ...quarters)
-  await pool.query('select pg_stat_force_next_flush()').catch(() => {})
-  const { rows } = await pool.query(
-    `select n_tup_hot_upd::float / greatest(n_tup_upd, 1) as share from pg_stat_user_tables where relname = 'leasehold_leases'`,
-  )
-  await store.close()
-  await pool.end()
-  return { quarters, most, hotShare: rows[0].share }
-}
-
-async function size(p: Proving, count: number): Promise<void> {
-  const server = await startPostgres()
-  await prepared(server)
-  const began = performance.now()
-  const { quarters, most, hotShare } = await pairs(server.url, count)
-  const seconds = Math.round((performance.now() - began) / 1_000)
-  const [, , half = 0] = quarters
-  const figures = `pg_total_relation_size at first and after each quarter: ${quarters.join(', ')}; at most ${most}; ${(hotShare * 100).toFixed(2)} % heap-only updates; ${seconds} s`
-  // Bounded: the second half adds next to nothing, and what there is stays small.
-  p.check(
-    `${count} acquire/release pairs on 100 names leave a table of bounded size`,
-    most <= half * 1.25 && most < 4_000_000,
-    figures,
-  )
-  await server.stop()
 }

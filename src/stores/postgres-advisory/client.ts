@@ -1,4 +1,5 @@
 import { InvalidOptionError, UnsupportedError } from '../../errors.js'
+import type { PgConnection, Row, Submission } from './submission.js'
 
 /** What is asked of a `pg` Pool: how it would open a connection. None is ever taken out of it. */
 export interface PgPool {
@@ -12,28 +13,25 @@ export interface PgClient {
   readonly processID?: number | null
   connect(): Promise<unknown>
   query(query: PgQuery, callback: (error: PgError | null | undefined, result: PgResult | PgResult[]) => void): unknown
+  /** Something that sends its own messages and hears the answers. */
+  query(submission: Submission): unknown
   end(): Promise<void>
   on(event: 'error' | 'end', listener: (error?: Error) => void): unknown
   on(event: 'notification', listener: (message: { channel: string; payload?: string }) => void): unknown
   ref?(): void
   unref?(): void
-  readonly connection?: { readonly stream?: { destroy(): void } }
+  readonly connection?: PgConnection
 }
 
-export interface PgQuery {
+interface PgQuery {
   text: string
-  /** A prepared statement of this session. */
-  name?: string
-  values?: readonly unknown[]
+  values?: readonly string[]
   rowMode: 'array'
 }
 
-export interface PgResult {
+interface PgResult {
   rows: Row[]
 }
-
-/** Everything arrives as PostgreSQL writes it, whatever parsers the application has installed. */
-export type Row = (string | null)[]
 
 export interface PgError extends Error {
   code?: string
@@ -85,26 +83,13 @@ function asIs(value: unknown): unknown {
   return value
 }
 
-export function ask(client: PgClient, text: string, values?: readonly unknown[]): Promise<Row[]> {
-  return new Promise((resolve, reject) => {
-    query(client, text, values, undefined, (error, rows) => (error ? reject(error) : resolve(rows)))
-  })
-}
-
 /** Rows of the last result; a text of several statements has several. */
-export function query(
-  client: PgClient,
-  text: string,
-  values: readonly unknown[] | undefined,
-  name: string | undefined,
-  done: (error: unknown, rows: Row[]) => void,
-): void {
-  const config: PgQuery = { text, rowMode: 'array' }
-  if (values) config.values = values
-  if (name) config.name = name
-  client.query(config, (error, result) => {
-    if (error) done(error, [])
-    else done(undefined, (Array.isArray(result) ? result[result.length - 1] : result)?.rows ?? [])
+export function ask(client: PgClient, text: string, values?: readonly string[]): Promise<Row[]> {
+  return new Promise((resolve, reject) => {
+    client.query(values ? { text, values, rowMode: 'array' } : { text, rowMode: 'array' }, (error, result) => {
+      if (error) reject(error)
+      else resolve((Array.isArray(result) ? result[result.length - 1] : result)?.rows ?? [])
+    })
   })
 }
 

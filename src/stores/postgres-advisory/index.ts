@@ -5,11 +5,12 @@
  */
 import type { Store } from '../../store.js'
 import type { PgPool } from './client.js'
-import { type AdvisoryOptions, AdvisoryStore } from './store.js'
+import type { AdvisoryOptions } from './options.js'
+import { AdvisoryStore } from './store.js'
 
 export type { PgPool } from './client.js'
 export type { AdvisoryId } from './ids.js'
-export type { AdvisoryOptions } from './store.js'
+export type { AdvisoryOptions } from './options.js'
 export {
   type LockTarget,
   lockInTransaction,

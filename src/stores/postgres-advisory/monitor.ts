@@ -105,11 +105,11 @@ export class Monitor {
 
   /** It does not answer, so it does not renew either: its locks would end within their ttl. */
   async #terminate(pid: number): Promise<void> {
-    await this.#sessions.use((session) => session.ask('SELECT pg_terminate_backend($1::int, 1000)', [pid]))
+    await this.#sessions.use((session) => session.ask('SELECT pg_terminate_backend($1::int, 1000)', [String(pid)]))
   }
 
   async #locks(id: LockId | null): Promise<LockRow[]> {
-    const values = id ? [id.bits, id.pair ? 2 : 1] : [null, null]
+    const values = id ? [id.bits, id.pair ? '2' : '1'] : [null, null]
     return (await this.#sessions.use((session) => session.ask(LOCKS, values))).map(lockRow)
   }
 

@@ -271,7 +271,7 @@ export class Queue {
   /** Until it has ended, or somebody wants it again. Without a session to cancel from, the wait ends with its own. */
   async #cancel(wait: Wait, session: Session): Promise<void> {
     try {
-      await this.#sessions.use((other) => other.ask(CANCEL, [session.pid, session.startedAt]))
+      await this.#sessions.use((other) => other.ask(CANCEL, [String(session.pid), session.startedAt]))
       this.#world.after(CANCEL_AGAIN_MS, () => this.#endIfUnwanted(wait))
     } catch (error) {
       session.die(error)
@@ -283,7 +283,7 @@ export class Queue {
     if (local) return { owner: local.owner, token: local.token, value: local.value }
     const { session } = wait
     if (!session || !wait.blocked) return undefined
-    const asked = this.#sessions.use((other) => other.ask(BLOCKED, [session.pid])).catch(() => [])
+    const asked = this.#sessions.use((other) => other.ask(BLOCKED, [String(session.pid)])).catch(() => [])
     const [row] = await Promise.race([
       asked,
       new Promise<[]>((resolve) => this.#world.after(LOOK_MS, () => resolve([]))),

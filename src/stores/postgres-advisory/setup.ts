@@ -2,7 +2,7 @@ import { LeaseholdError, StoreUnavailableError, UnsupportedError } from '../../e
 import { ask, end, type OpenClient, type PgClient } from './client.js'
 import { facts as factsSql, settings as settingsSql } from './sql/embedded.js'
 import { filled, type Statements } from './statements.js'
-import { codeOf, pooled } from './trouble.js'
+import { codeOf, isFatal, pooled } from './trouble.js'
 
 /** Questions between the processes that use this store: who holds what, and let go of that. */
 export const CHANNEL = 'leasehold_advisory'
@@ -78,6 +78,7 @@ async function createSequence(client: PgClient, statements: Statements): Promise
   try {
     await ask(client, statements.createAlone)
   } catch (error) {
+    if (isFatal(error)) throw error
     await ask(client, 'ROLLBACK')
     // Somebody who does not know our lock created it at this very moment.
     if (codeOf(error) !== '23505' && codeOf(error) !== '42P07') throw error

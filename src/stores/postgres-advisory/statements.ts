@@ -1,6 +1,7 @@
 import { InvalidOptionError } from '../../errors.js'
 import { idOfName, type LockId } from './ids.js'
 import * as sql from './sql/embedded.js'
+import type { Statement } from './submission.js'
 
 /** Held alone while the sequence is created or raised, and shared while a token is drawn. */
 const RAISING: LockId = idOfName('\0leasehold advisory raising')
@@ -37,30 +38,31 @@ export class Statements {
 
   for(pid: number): SessionStatements {
     const fill = { pid: String(pid), token: this.#token }
-    const variants = [1, 2, 3, 4] as const
+    const each = (name: string, text: (how: 1 | 2 | 3 | 4) => string): Statement[] =>
+      ([1, 2, 3, 4] as const).map((how) => ({ name: `${name}${how}`, text: text(how) }))
     return {
-      tryOne: variants.map((how) => filled(sql.tryOne, { ...fill, lock: call('pg_try_advisory_lock', how) })),
-      wait: variants.map((how) => filled(sql.wait, { ...fill, lock: call('pg_advisory_lock', how) })),
-      unlockOne: variants.map((how) => `SELECT ${call('pg_advisory_unlock', how)}`),
-      tryMany: filled(sql.tryMany, fill),
-      unlockMany: filled(sql.unlockMany, {}),
-      held: filled(sql.held, {}),
-      token: `SELECT ${this.#token}`,
-      ping: `SELECT set_config('idle_session_timeout', $1, false), pg_backend_pid()`,
+      tryOne: each('try', (how) => filled(sql.tryOne, { ...fill, lock: call('pg_try_advisory_lock', how) })),
+      wait: each('wait', (how) => filled(sql.wait, { ...fill, lock: call('pg_advisory_lock', how) })),
+      unlockOne: each('unlock', (how) => `SELECT ${call('pg_advisory_unlock', how)}`),
+      tryMany: { name: 'tries', text: filled(sql.tryMany, fill) },
+      unlockMany: { name: 'unlocks', text: filled(sql.unlockMany, {}) },
+      held: { name: 'held', text: filled(sql.held, {}) },
+      token: { name: 'token', text: `SELECT ${this.#token}` },
+      ping: { name: 'ping', text: `SELECT set_config('idle_session_timeout', $1, false), pg_backend_pid()` },
     }
   }
 }
 
 /** Arrays are by how − 1. */
 export interface SessionStatements {
-  readonly tryOne: readonly string[]
-  readonly wait: readonly string[]
-  readonly unlockOne: readonly string[]
-  readonly tryMany: string
-  readonly unlockMany: string
-  readonly held: string
-  readonly token: string
-  readonly ping: string
+  readonly tryOne: readonly Statement[]
+  readonly wait: readonly Statement[]
+  readonly unlockOne: readonly Statement[]
+  readonly tryMany: Statement
+  readonly unlockMany: Statement
+  readonly held: Statement
+  readonly token: Statement
+  readonly ping: Statement
 }
 
 /** 1 lock, 2 shared; 3 and 4 the same for pairs; 5 and 6 (pairs): one more reader of what is held shared already. */

@@ -107,7 +107,10 @@ export class Talk {
     const report = await this.#answer(question)
     const parts = inParts(n, report)
     await this.#sessions.use((session) =>
-      session.ask('SELECT pg_notify($1, part) FROM unnest($2::text[]) AS part', [to, parts]),
+      session.ask('SELECT pg_notify($1, part) FROM json_array_elements_text($2::json) AS part', [
+        to,
+        JSON.stringify(parts),
+      ]),
     )
   }
 

@@ -1,5 +1,5 @@
 import { ALL, type HolderView, type WaiterView } from '../../store.js'
-import type { Row } from './client.js'
+import type { Row } from './submission.js'
 import { idOfRow, type LockId } from './ids.js'
 import { MARK } from './setup.js'
 

@@ -1,5 +1,6 @@
 import { LeaseholdError, StoreUnavailableError } from '../../errors.js'
-import { isMissing, type Names, SchemaError } from './migrate.js'
+import type { Names } from './migrate.js'
+import { isMissing, SchemaError } from './schema-error.js'
 
 /** What is known about an error of the server, in words that help. */
 const reasons: Record<string, string> = {

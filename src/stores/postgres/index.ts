@@ -16,7 +16,8 @@ export {
   type Transaction,
   type TransactionOf,
 } from './guard.js'
-export { type MigrationOptions, migrate, migrationSql, SchemaError } from './migrate.js'
+export { type MigrationOptions, migrate, migrationSql } from './migrate.js'
+export { SchemaError } from './schema-error.js'
 export type { PgPool, PgPoolClient, PgQueryable, PgResult } from './pg.js'
 export type { PostgresJsSql, PostgresJsTransaction } from './postgres-js.js'
 export type { PostgresOptions } from './store.js'

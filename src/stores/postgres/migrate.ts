@@ -4,8 +4,10 @@
  * @module
  */
 import { createHash } from 'node:crypto'
-import { InvalidOptionError, UnsupportedError } from '../../errors.js'
+import { InvalidOptionError } from '../../errors.js'
 import { type Database, databaseOf, type PostgresClient } from './database.js'
+import { explain, isBroken } from './explain.js'
+import { isMissing, SchemaError } from './schema-error.js'
 import * as embedded from './sql/embedded.js'
 
 /** The .sql files, by name. Others than the embedded ones only in experiments that break the rule on purpose. */
@@ -102,24 +104,20 @@ export async function migrateDatabase(
   options: MigrationOptions = {},
   files: Sources = sources,
 ): Promise<boolean> {
-  const found = await readMeta(database, namesOf(options.schema ?? 'public'))
+  const names = namesOf(options.schema ?? 'public')
+  const away = (error: unknown): never => {
+    throw explain(error, names)
+  }
+  const found = await readMeta(database, names).catch(away)
   if (found?.version === VERSION && found.script === fingerprint(files)) return false
   try {
     await database.run(body(options, files), PATIENCE_MS)
   } catch (error) {
-    const { code, message, hint } = error as { code?: string; message: string; hint?: string }
-    if (code === undefined) throw error
+    const { message, hint } = error as { message: string; hint?: string }
+    if (isBroken(error)) return away(error)
     throw new SchemaError(`the migration was refused: ${message}${hint ? `. ${hint}` : ''}`, { cause: error })
   }
   return true
-}
-
-/** The database has no schema that this code can work with. Asking again will not help. */
-export class SchemaError extends UnsupportedError {
-  constructor(message: string, options?: ErrorOptions) {
-    super(message)
-    if (options?.cause !== undefined) this.cause = options.cause
-  }
 }
 
 interface Meta {
@@ -137,11 +135,6 @@ async function readMeta(database: Database, names: Names): Promise<Meta | undefi
     if (isMissing(error)) return undefined
     throw error
   }
-}
-
-/** Undefined table, function or schema. */
-export function isMissing(error: unknown): boolean {
-  return ['42P01', '42883', '3F000'].includes((error as { code?: string }).code ?? '')
 }
 
 /** Throws, and says what to run, unless the schema is there and understands this code. */

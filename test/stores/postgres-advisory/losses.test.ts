@@ -6,6 +6,7 @@ import {
   startProxy,
   startStandby,
 } from '../../../scripts/servers/index.js'
+import { idOfName } from '../../../src/stores/postgres-advisory/ids.js'
 import { type Answer, createLocks, type Lock, type LockLostError, StoreUnavailableError } from '../../../src/index.js'
 import { ask, claim, Other, Place, sleep, until } from './place.js'
 
@@ -123,6 +124,21 @@ describe('a network that fails', () => {
     expect(next.fencingToken).toBeGreaterThan(lock.fencingToken)
   })
 
+  test('by silence: a session that once waited in the queue is given up as soon as any other', async () => {
+    const store = new Place(proxy.through(place.url)).store({ timeout: 300, queueFor: '1h' })
+    const blocker = claim('watched')
+    const direct = place.store()
+    await ask(direct, blocker)
+    const wanted = claim('watched', { blockMs: 10_000 })
+    const waiting = ask(store, wanted)
+    await until('it stands in the queue', async () => (await place.waiting()) === 1)
+    await direct.release([blocker])
+    expect((await waiting).granted).toBe(true)
+    await store.release([wanted])
+    proxy.blackhole()
+    expect((await ask(store, claim('watched'))).granted).toBe('unknown')
+  })
+
   test('for a moment: what is held stays held', async () => {
     const locks = createLocks(new Place(proxy.through(place.url)).store())
     const lock = await locks.acquire('stalled', { ttl: '6s' })
@@ -202,6 +218,17 @@ describe('a server that', () => {
     expect(next.fencingToken).toBeGreaterThan(lock.fencingToken)
     await there.close()
     await here.close()
+  })
+
+  test('does not finish to set a session up: it is given up, and the next one works', async () => {
+    const store = place.store({ timeout: 300 })
+    // Whoever begins a session raises the sequence under this lock.
+    const { bits } = idOfName('\0leasehold advisory raising')
+    await place.look('SELECT pg_advisory_lock($1)', [bits])
+    const refused = await ask(store, claim('later'))
+    expect(refused).toMatchObject({ granted: 'unknown', error: { message: expect.stringContaining('not answer') } })
+    await place.look('SELECT pg_advisory_unlock($1)', [bits])
+    expect((await ask(store, claim('later'))).granted).toBe(true)
   })
 
   test('is a standby is refused: its locks would exclude nobody on the primary', async () => {

@@ -51,6 +51,18 @@ describe('connections', () => {
     expect(await lock.release()).toBe(true)
   })
 
+  test('a statement that failed can be used again, although it was prepared', async () => {
+    const store = place.store()
+    await ask(store, claim('kept'))
+    await place.look('ALTER SEQUENCE leasehold_advisory_token RENAME TO away')
+    const refused = await ask(store, claim('failed'))
+    expect(refused).toMatchObject({ granted: 'unknown', error: { message: expect.stringContaining('does not exist') } })
+    expect(await place.held(), 'what the failed statement had locked is unlocked again').toBe(1)
+    await place.look('ALTER SEQUENCE away RENAME TO leasehold_advisory_token')
+    expect((await ask(store, claim('failed'))).granted).toBe(true)
+    expect(await place.sessions(), 'on the session that holds the other').toHaveLength(1)
+  })
+
   test('closing ends all sessions, and with them what they held', async () => {
     const store = place.store()
     for (const name of ['a', 'b']) expect((await ask(store, claim(name))).granted).toBe(true)
@@ -130,7 +142,7 @@ describe('waiting', () => {
   test('who is in the way is said when the wait has passed', async () => {
     const [a, b] = [createLocks(place.store({}, { application_name: 'billing' })), createLocks(place.store())]
     await a.acquire('told')
-    const error = await b.acquire('told', { wait: 400 }).catch((caught: unknown) => caught)
+    const error = await b.acquire('told', { wait: 2_000 }).catch((caught: unknown) => caught)
     expect(error).toBeInstanceOf(LockTimeoutError)
     expect((error as LockTimeoutError).heldBy).toMatch(/^billing \[leasehold\] pid \d+/)
   })

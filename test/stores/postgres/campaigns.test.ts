@@ -1,7 +1,8 @@
-/** Short slices of `npm run prove -- postgres`. */
+/** Short slices of `npm run prove -- postgres` and `postgres-size`. */
 import { Pool } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { contestRounds, failover, pairs } from '../../../scripts/prove/postgres.js'
+import { pairs } from '../../../scripts/prove/postgres-size.js'
+import { contestRounds, failover } from '../../../scripts/prove/postgres.js'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
 import { ALL } from '../../../src/store.js'
 import { postgres } from '../../../src/stores/postgres/index.js'

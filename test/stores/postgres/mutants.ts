@@ -114,6 +114,22 @@ export const mutants: SqlMutant[] = [
         replace: '((true) and s.held',
       },
     ],
+    caughtBy: 'small claims do not pass a big one that waits for room',
+  },
+  {
+    what: 'a lease that ran out is handed to nobody, and newcomers pass the line',
+    changes: [
+      {
+        file: 'acquire',
+        find: 'v_served := {schema}.leasehold_serve(p_key, v_now, p_owner);',
+        replace: 'v_served := false;',
+      },
+      {
+        file: 'acquire',
+        find: '((s.first_arrival is null or s.my_arrival <= s.first_arrival) and s.held',
+        replace: '((true) and s.held',
+      },
+    ],
     caughtBy: 'a newcomer does not pass the line, although the lease has just run out',
   },
   {

@@ -2,9 +2,11 @@
 
 export const acquire: string = `-- acquire.sql
 
--- leasehold_ask(one claim) → [1, token, ttlMs] granted | [0, ahead, owner, ttlMs, token, value] refused
+-- leasehold_ask(one claim) → [1, token, ttlMs] granted | [0, ahead, owner, ttlMs, token, value, whether others were let in]
 -- The rule: drop what expired; if nobody earlier still stands in line, and what is held plus weight fits the capacity,
 -- grant; otherwise refuse, and remember the place in line if asked to.
+-- A lease that ran out rings no bell, so whoever asks first also lets in everybody else who fits now: otherwise ten readers
+-- behind a dead writer would come in one by one, each when it happens to ask.
 create or replace function {schema}.leasehold_ask(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
   p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint
@@ -14,6 +16,7 @@ declare
   v_expires timestamptz;
   v_token bigint;
   v_done boolean;
+  v_served boolean := false;
   v_ahead bigint := 0;
   s record;
   b record;
@@ -47,8 +50,15 @@ begin
       coalesce(max(arrival) filter (where owner is not null and waiting) + 1, 1) as new_arrival,
       count(*) filter (where owner is not null and expires_at <= v_now) as expired
     into s from {schema}.leasehold_leases where key = p_key;
-    exit when s.expired = 0;
-    perform {schema}.leasehold_clear(p_key, v_now);
+    if s.expired > 0 then
+      perform {schema}.leasehold_clear(p_key, v_now);
+      continue;
+    end if;
+    -- Those who came earlier. Not before a theft, which would take it away again at once.
+    exit when v_served or p_steal or s.my_token is not null or s.held >= 2147483647
+      or s.first_arrival is null or s.my_arrival <= s.first_arrival;
+    v_served := {schema}.leasehold_serve(p_key, v_now, p_owner);
+    exit when not v_served;
   end loop;
 
   if s.my_token is not null then
@@ -71,6 +81,9 @@ begin
     if p_announce then
       perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
     end if;
+    if s.first_arrival is not null and p_weight < p_capacity then
+      v_served := {schema}.leasehold_serve(p_key, v_now, null);
+    end if;
     return json_build_array(1, v_token::text, p_ttl_ms);
   end if;
 
@@ -92,7 +105,7 @@ begin
   select owner, expires_at, token, value into b from {schema}.leasehold_leases
   where key = p_key and owner is not null and not waiting order by slot limit 1;
   return json_build_array(
-    0, v_ahead, b.owner, greatest(date_part('epoch', b.expires_at - v_now) * 1000, 0), b.token::text, b.value);
+    0, v_ahead, b.owner, greatest(date_part('epoch', b.expires_at - v_now) * 1000, 0), b.token::text, b.value, v_served);
 end $leasehold$;
 
 -- leasehold_put(…)   Into a free slot if there is one, else into a new one.
@@ -133,7 +146,7 @@ begin
   end if;
   v_answer := {schema}.leasehold_ask(
     p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint);
-  if v_answer ->> 0 = '0' then
+  if v_answer ->> 0 = '0' and v_answer ->> 6 = 'false' then
     -- Need not wait for the disk: see leasehold_release_one.
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
@@ -167,7 +180,7 @@ begin
         c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, c.place, coalesce(c.announce, false),
         coalesce(c.steal, false), 0::smallint);
       v_answers := v_answers || v_answer;
-      v_granted := v_granted or v_answer ->> 0 = '1';
+      v_granted := v_granted or v_answer ->> 0 = '1' or v_answer ->> 6 = 'true';
     end if;
   end loop;
   if not v_granted then
@@ -194,6 +207,10 @@ begin
   if v_blocked <> '{}' then
     return (select json_agg(json_build_array(2)) from json_array_elements(p_claims));
   end if;
+  -- Before all that may be taken back: whoever is let in now stays in.
+  for c in select distinct key from json_to_recordset(p_claims) as (key text, steal boolean) where steal is not true loop
+    perform {schema}.leasehold_serve(c.key, clock_timestamp(), null);
+  end loop;
   begin
     for c in
       select * from json_to_recordset(p_claims) as (
@@ -446,10 +463,11 @@ begin
   end if;
 end $leasehold$;
 
--- leasehold_serve(key, now) → whether anybody got it
+-- leasehold_serve(key, now, before) → whether anybody got it
 -- Hands the lease to the head of the line while there is room: no second question, no race with newcomers. For as long
--- as a place lasts: a waiter that died must not block the others for a whole ttl.
-create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz) returns boolean language plpgsql as $leasehold$
+-- as a place lasts: a waiter that died must not block the others for a whole ttl. Stops before \`before\`, who is asking
+-- right now and gets more than a hand-over.
+create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz, p_before text) returns boolean language plpgsql as $leasehold$
 declare
   v_head {schema}.leasehold_leases;
   v_held bigint;
@@ -462,7 +480,7 @@ begin
     select * into v_head from {schema}.leasehold_leases
     where key = p_key and owner is not null and waiting and polls <> 1 and expires_at > p_now
     order by arrival limit 1;
-    exit when not found;
+    exit when not found or v_head.owner = p_before;
     perform {schema}.leasehold_clear(p_key, p_now);
     select coalesce(sum(weight) filter (where owner is not null and not waiting), 0), max(token) into v_held, v_last
     from {schema}.leasehold_leases where key = p_key;
@@ -592,7 +610,7 @@ begin
   if not v_others then
     return 1;
   end if;
-  return v_waited::integer + 1 + {schema}.leasehold_serve(p_key, v_now)::integer * 4;
+  return v_waited::integer + 1 + {schema}.leasehold_serve(p_key, v_now, null)::integer * 4;
 end $leasehold$;
 
 -- leasehold_release_one(key, owner) → 1 released | 0 gone | 2 the key could not be locked
@@ -656,7 +674,7 @@ begin
   v_cut := {schema}.leasehold_views(p_key, p_key || chr(1), false);
   perform {schema}.leasehold_evict(p_key);
   perform {schema}.leasehold_trim(p_key);
-  perform {schema}.leasehold_serve(p_key, v_now);
+  perform {schema}.leasehold_serve(p_key, v_now, null);
   return v_cut;
 end $leasehold$;
 `

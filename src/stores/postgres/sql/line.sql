@@ -103,10 +103,11 @@ begin
   end if;
 end $leasehold$;
 
--- leasehold_serve(key, now) → whether anybody got it
+-- leasehold_serve(key, now, before) → whether anybody got it
 -- Hands the lease to the head of the line while there is room: no second question, no race with newcomers. For as long
--- as a place lasts: a waiter that died must not block the others for a whole ttl.
-create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz) returns boolean language plpgsql as $leasehold$
+-- as a place lasts: a waiter that died must not block the others for a whole ttl. Stops before `before`, who is asking
+-- right now and gets more than a hand-over.
+create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz, p_before text) returns boolean language plpgsql as $leasehold$
 declare
   v_head {schema}.leasehold_leases;
   v_held bigint;
@@ -119,7 +120,7 @@ begin
     select * into v_head from {schema}.leasehold_leases
     where key = p_key and owner is not null and waiting and polls <> 1 and expires_at > p_now
     order by arrival limit 1;
-    exit when not found;
+    exit when not found or v_head.owner = p_before;
     perform {schema}.leasehold_clear(p_key, p_now);
     select coalesce(sum(weight) filter (where owner is not null and not waiting), 0), max(token) into v_held, v_last
     from {schema}.leasehold_leases where key = p_key;

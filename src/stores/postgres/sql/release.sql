@@ -27,7 +27,7 @@ begin
   if not v_others then
     return 1;
   end if;
-  return v_waited::integer + 1 + {schema}.leasehold_serve(p_key, v_now)::integer * 4;
+  return v_waited::integer + 1 + {schema}.leasehold_serve(p_key, v_now, null)::integer * 4;
 end $leasehold$;
 
 -- leasehold_release_one(key, owner) → 1 released | 0 gone | 2 the key could not be locked
@@ -91,6 +91,6 @@ begin
   v_cut := {schema}.leasehold_views(p_key, p_key || chr(1), false);
   perform {schema}.leasehold_evict(p_key);
   perform {schema}.leasehold_trim(p_key);
-  perform {schema}.leasehold_serve(p_key, v_now);
+  perform {schema}.leasehold_serve(p_key, v_now, null);
   return v_cut;
 end $leasehold$;
