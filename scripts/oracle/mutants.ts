@@ -103,6 +103,91 @@ const postgres: readonly Mutant[] = [
   },
 ]
 
+/**
+ * A connection whose loss is not told is not among these: no campaign breaks connections of a process that lives on, and
+ * one that does not has nobody to tell. The tests of the store do that (test/stores/postgres-advisory/losses.test.ts).
+ */
+const advisory: readonly Mutant[] = [
+  {
+    store: 'postgres+advisory',
+    name: 'the lock is taken for a transaction, as on a connection that a pooler gives away after each',
+    file: 'stores/postgres-advisory/statements.ts',
+    find: "const shared = how % 2 === 0 ? '_shared' : ''",
+    replace:
+      "const shared = how % 2 === 0 ? '_shared' : ''\n  name = name.replace('advisory_lock', 'advisory_xact_lock')",
+    campaign: 'plain',
+  },
+  {
+    store: 'postgres+advisory',
+    name: 'the token is looked up instead of drawn',
+    file: 'stores/postgres-advisory/sql/embedded.ts',
+    find: "THEN nextval('{sequence}'::regclass) END",
+    replace: "THEN pg_sequence_last_value('{sequence}'::regclass) END",
+    campaign: 'plain',
+  },
+  {
+    store: 'postgres+advisory',
+    name: 'readers and writers lock different numbers',
+    file: 'stores/postgres-advisory/statements.ts',
+    find: '`${name}${shared}($1::bigint)`',
+    replace: "`${name}${shared}($1::bigint${shared && ' + 1'})`",
+    campaign: 'shared',
+  },
+  {
+    store: 'postgres+advisory',
+    name: 'what is taken away by force is unlocked, but stays in the book of its holder',
+    file: 'stores/postgres-advisory/releasing.ts',
+    find: 'const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))',
+    replace: 'const cut = [...entry.holders.values()]',
+    campaign: 'break',
+  },
+]
+
+const REDLOCK_LUA = 'stores/redlock/lua/embedded.ts'
+/** What shows only when messages, expiry or restarts fall between the two rounds is for test/simulation/redlock. */
+const redlock: readonly Mutant[] = [
+  {
+    store: 'redlock',
+    name: 'a majority is half of the nodes',
+    file: 'stores/redlock/store.ts',
+    find: 'majority: Math.floor(lines.length / 2) + 1',
+    replace: 'majority: Math.floor(lines.length / 2)',
+    campaign: 'plain',
+  },
+  {
+    store: 'redlock',
+    name: 'release without an owner check',
+    file: REDLOCK_LUA,
+    find: 'if mine ~= ARGV[i + 1] or seen[plain] then',
+    replace: 'if not mine or seen[plain] then',
+    campaign: 'freeze',
+  },
+  {
+    store: 'redlock',
+    name: 'a lease is trusted for longer than its ttl',
+    file: 'stores/redlock/cluster.ts',
+    find: 'return ttlMs - (ttlMs * drift + 2)',
+    replace: 'return ttlMs * 2 + drift',
+    campaign: 'freeze',
+  },
+  {
+    store: 'redlock',
+    name: 'a writer is blind to readers',
+    file: REDLOCK_LUA,
+    find: 'if holder and not (reads and holder == SHARED) then return obstacle',
+    replace: 'if holder and holder ~= SHARED then return obstacle',
+    campaign: 'shared',
+  },
+  {
+    store: 'redlock',
+    name: 'the fence is stored with the lock',
+    file: 'stores/redlock/ballot.ts',
+    find: 'candidate.token = Math.max(candidate.counter + 1, candidate.micros)',
+    replace: 'candidate.token = 1',
+    campaign: 'plain',
+  },
+]
+
 /** Mistakes that every store would show. */
 const core: readonly Mutant[] = [
   {
@@ -115,4 +200,4 @@ const core: readonly Mutant[] = [
   },
 ]
 
-export const MUTANTS: readonly Mutant[] = [...sqlite, ...redis, ...postgres, ...core]
+export const MUTANTS: readonly Mutant[] = [...sqlite, ...redis, ...postgres, ...advisory, ...redlock, ...core]

@@ -50,8 +50,8 @@ export function voteOf({ claim, owner }: Candidate): Vote {
 }
 
 export function raiseOf({ claim, owner, token }: Candidate): Raise {
-  const { key, ttlMs, value } = claim
-  return { key, owner, ttlMs, token, announce: claim.announce === true, value }
+  const { key, value } = claim
+  return { key, owner, token, announce: claim.announce === true, value }
 }
 
 /** A majority came, but so late that the lease is not one any more. */

@@ -20,8 +20,6 @@ import { isAttempt } from './register.js'
 import { scripts, type Script } from './scripts.js'
 
 const RECORD = 'leasehold:redlock'
-const INDEX = `${RECORD}:index`
-const EVERYONE = [RECORD, INDEX]
 
 /** Where news of a key are told. */
 export function channelOf(key: string): string {
@@ -45,22 +43,22 @@ export class LuaNode implements ObservableNode {
   vote({ run, items }: Question<Vote>, done: Done<Votes>): void {
     const args = [run, this.#nodes, this.#maxTtlMs]
     for (const { owner, ttlMs, shared, steal } of items) {
-      args.push(owner, ms(ttlMs), steal ? (shared ? 'read steal' : 'steal') : shared ? 'read' : 'lock')
+      args.push(owner, shared || steal ? `${ms(ttlMs)}${shared ? ' read' : ''}${steal ? ' steal' : ''}` : ms(ttlMs))
     }
-    this.#ask(scripts.vote, items, args, done, ([standing, counter, micros, ...answers]) => ({
+    this.#ask(scripts.vote, items, args, done, ([standing, counter, seconds, micros, ...answers]) => ({
       standing: standing as Standing,
       counter: Number(counter ?? 0),
-      micros: Number(micros ?? 0),
-      items: answers.map(votedOf),
+      micros: Number(seconds ?? 0) * 1e6 + Number(micros ?? 0),
+      items: standing === 'votes' && answers.length === 0 ? allYes(items.length) : answers.map(votedOf),
     }))
   }
 
   raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void {
     const args: string[] = []
-    for (const { owner, token, ttlMs, announce, value } of items) {
-      args.push(owner, String(token), ms(ttlMs), flag(announce), value ?? '')
+    for (const { owner, token, announce, value } of items) {
+      args.push(owner, String(token), value === undefined ? flag(announce) : flag(announce) + value)
     }
-    this.#ask(scripts.raise, items, args, done, yesOrNo)
+    this.#ask(scripts.raise, items, args, done, (answers) => yesOrNo(answers, items.length))
   }
 
   renew({ run, items }: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void {
@@ -75,9 +73,12 @@ export class LuaNode implements ObservableNode {
   }
 
   release(items: readonly NodeRelease[], done: Done<readonly (boolean | Error)[]>): void {
-    const args: string[] = []
-    for (const { owner, quiet } of items) args.push(owner, flag(quiet))
-    this.#ask(scripts.release, items, args, done, yesOrNo, true)
+    const args = ['']
+    for (const { owner, quiet } of items) {
+      args[0] += flag(quiet)
+      args.push(owner)
+    }
+    this.#ask(scripts.release, items, args, done, (answers) => yesOrNo(answers, items.length), true)
   }
 
   look({ id, known }: { id: string; known: boolean }, done: Done<NodeRecord>): void {
@@ -100,7 +101,7 @@ export class LuaNode implements ObservableNode {
     const args = [admission.id, admission.as, this.#nodes]
     if (admission.as === 'founder') args.push(admission.manifest)
     if (admission.as === 'returner') args.push(String(admission.counter), ms(admission.longestMs))
-    this.#link.run(scripts.admit, EVERYONE, args, false, (answer) =>
+    this.#link.run(scripts.admit, [RECORD], args, false, (answer) =>
       done(answer instanceof Error ? answer : Number(answer) === 1),
     )
   }
@@ -129,7 +130,7 @@ export class LuaNode implements ObservableNode {
     decode: (answer: unknown[]) => T,
     tidying = false,
   ): void {
-    const keys = [...EVERYONE]
+    const keys = [RECORD]
     for (const { key } of items) keys.push(key)
     this.#link.run(script, keys, args, tidying, (answer) =>
       done(answer instanceof Error ? answer : decode(answer as unknown[])),
@@ -137,7 +138,13 @@ export class LuaNode implements ObservableNode {
   }
 }
 
-function yesOrNo(answers: readonly unknown[]): (boolean | Error)[] {
+/** The usual answer, and as short as it can be: for a hundred items on five servers there is much to read otherwise. */
+function allYes(size: number): true[] {
+  return new Array<true>(size).fill(true)
+}
+
+function yesOrNo(answers: readonly unknown[], size: number): (boolean | Error)[] {
+  if (answers.length === 0) return allYes(size)
   return answers.map((answer) => errorOf(answer) ?? Number(answer) === 1)
 }
 

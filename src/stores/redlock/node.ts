@@ -64,7 +64,6 @@ export interface Votes extends Reply<Voted> {
 export interface Raise {
   key: string
   owner: string
-  ttlMs: number
   token: number
   announce: boolean
   value: string | undefined

@@ -103,7 +103,7 @@ class Conversation {
     this.token += Math.floor(this.random() * 3)
     const value = this.random() < 0.5 ? JSON.stringify({ n: this.token, text: 'a:b:c\n' }) : undefined
     const [key, owner, announce] = [this.pick(KEYS), this.pick(OWNERS), this.random() < 0.1]
-    const items = [{ key, owner, ttlMs: NEVER_MS, token: this.token, announce, value }]
+    const items = [{ key, owner, token: this.token, announce, value }]
     const answer = await ask<unknown>((done) => real.raise(items, done))
     const model = this.model.raise(items)
     if (model[0] === true) this.raised++

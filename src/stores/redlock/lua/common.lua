@@ -1,13 +1,14 @@
 -- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
 --
--- KEYS 1 record  2 index, then plain… one per item. The others are named after it.
--- On each node there are, for all names together:
---   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of
---   index    zset    the keys that are held, by the time at which their last lease ends
+-- KEYS 1 record, then plain… one per item. The others are named after these.
+-- On each node there is, for all names together:
+--   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of;
+--                    :<name> for each name that is held: the entry of an exclusive lease with its owner behind, nothing for shared ones
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:announce:length:value
+--   info     hash    owner → entry of each who shares
+-- An entry is token:since:version:announce:length:value. One of a name that nobody holds any more, or another owner, means nothing.
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
@@ -68,12 +69,20 @@ local function entry(token, since, version, announce, value)
 end
 
 -- token, since, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
-local function read(info, owner, shared)
-  local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
-  if type(text) ~= 'string' then return nil end
-  local token, since, version, announce, length, rest = string.match(text, '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
-  if not shared and string.sub(rest, length + 1) ~= owner then return nil end
+local function read(plain, info, owner, shared)
+  local text = shared and call('HGET', info, owner) or not shared and call('HGET', KEYS[1], ':' .. nameOf(plain))
+  local token, since, version, announce, length, rest = string.match(text or '', '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
+  if not token or (not shared and string.sub(rest, length + 1) ~= owner) then return nil end
   return token, since, version, string.sub(rest, 1, length), announce
+end
+
+local function write(plain, info, owner, shared, text)
+  if shared then
+    call('HSET', info, owner, text)
+    call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
+    text, owner = '', ''
+  end
+  call('HSET', KEYS[1], ':' .. nameOf(plain), text .. owner)
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -111,8 +120,8 @@ local function holders(plain)
   local holder = settle(plain, readers, info)
   local found = {}
   local function add(owner, shared, ttl)
-    local token, since, version, value = read(info, owner, shared)
-    local held = since and whole(now - since) or false
+    local token, since, version, value = read(plain, info, owner, shared)
+    local held = since and whole(math.max(now - since, 0)) or false
     found[#found + 1] = {
       nameOf(plain), owner, shared and 1 or 0, ttl >= 0 and whole(ttl) or false, token or false, version or false, held,
       value and value ~= '' and value or false,
@@ -136,13 +145,14 @@ local function cutOff(plain)
     ring(plain, 'changed ' .. held[2] .. ' 0')
   end
   call('DEL', plain, readers, info)
+  call('HDEL', KEYS[1], ':' .. nameOf(plain))
   return found
 end
 
 -- An item that fails must not take the others with it. `first` of `size` items, whose arguments begin behind `before`.
 local function each(first, size, step, before, work, answers)
   for i = first, size do
-    local ok, answer = pcall(work, KEYS[i + 2], step * (i - 1) + before + 1)
+    local ok, answer = pcall(work, KEYS[i + 1], step * (i - 1) + before + 1)
     if not ok then answer = { 2, type(answer) == 'table' and (answer.err or 'unknown error') or tostring(answer) } end
     answers[#answers + 1] = answer
   end

@@ -27,14 +27,15 @@ return 1
 
 export const common: string = `-- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
 --
--- KEYS 1 record  2 index, then plain… one per item. The others are named after it.
--- On each node there are, for all names together:
---   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of
---   index    zset    the keys that are held, by the time at which their last lease ends
+-- KEYS 1 record, then plain… one per item. The others are named after these.
+-- On each node there is, for all names together:
+--   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of;
+--                    :<name> for each name that is held: the entry of an exclusive lease with its owner behind, nothing for shared ones
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
 --   readers  zset    who shares, by the time at which each lease ends
---   info     string  of an exclusive lease: entry owner; hash of readers: owner → entry. An entry is token:since:version:announce:length:value
+--   info     hash    owner → entry of each who shares
+-- An entry is token:since:version:announce:length:value. One of a name that nobody holds any more, or another owner, means nothing.
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local CHANNEL = 'leasehold:redlock:bell:'
@@ -95,12 +96,20 @@ local function entry(token, since, version, announce, value)
 end
 
 -- token, since, version, value, announce of an owner; nothing if it has no entry. Without a value: an empty one.
-local function read(info, owner, shared)
-  local text = shared and call('HGET', info, owner) or not shared and redis.pcall('GET', info)
-  if type(text) ~= 'string' then return nil end
-  local token, since, version, announce, length, rest = string.match(text, '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
-  if not shared and string.sub(rest, length + 1) ~= owner then return nil end
+local function read(plain, info, owner, shared)
+  local text = shared and call('HGET', info, owner) or not shared and call('HGET', KEYS[1], ':' .. nameOf(plain))
+  local token, since, version, announce, length, rest = string.match(text or '', '^(%d+):(%d+):(%d+):([01]):(%d+):(.*)$')
+  if not token or (not shared and string.sub(rest, length + 1) ~= owner) then return nil end
   return token, since, version, string.sub(rest, 1, length), announce
+end
+
+local function write(plain, info, owner, shared, text)
+  if shared then
+    call('HSET', info, owner, text)
+    call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
+    text, owner = '', ''
+  end
+  call('HSET', KEYS[1], ':' .. nameOf(plain), text .. owner)
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
@@ -138,8 +147,8 @@ local function holders(plain)
   local holder = settle(plain, readers, info)
   local found = {}
   local function add(owner, shared, ttl)
-    local token, since, version, value = read(info, owner, shared)
-    local held = since and whole(now - since) or false
+    local token, since, version, value = read(plain, info, owner, shared)
+    local held = since and whole(math.max(now - since, 0)) or false
     found[#found + 1] = {
       nameOf(plain), owner, shared and 1 or 0, ttl >= 0 and whole(ttl) or false, token or false, version or false, held,
       value and value ~= '' and value or false,
@@ -163,13 +172,14 @@ local function cutOff(plain)
     ring(plain, 'changed ' .. held[2] .. ' 0')
   end
   call('DEL', plain, readers, info)
+  call('HDEL', KEYS[1], ':' .. nameOf(plain))
   return found
 end
 
 -- An item that fails must not take the others with it. \`first\` of \`size\` items, whose arguments begin behind \`before\`.
 local function each(first, size, step, before, work, answers)
   for i = first, size do
-    local ok, answer = pcall(work, KEYS[i + 2], step * (i - 1) + before + 1)
+    local ok, answer = pcall(work, KEYS[i + 1], step * (i - 1) + before + 1)
     if not ok then answer = { 2, type(answer) == 'table' and (answer.err or 'unknown error') or tostring(answer) } end
     answers[#answers + 1] = answer
   end
@@ -180,10 +190,9 @@ end
 export const inspect: string = `-- inspect.lua   who holds one key; with '1', nobody does afterwards
 -- ARGV revoke
 -- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
-local plain = KEYS[3]
+local plain = KEYS[2]
 if ARGV[1] ~= '1' then return holders(plain) end
 local found = cutOff(plain)
-call('ZREM', KEYS[2], nameOf(plain))
 if #found > 0 then ring(plain, 'freed ' .. found[1][2]) end
 return found
 `
@@ -192,10 +201,11 @@ export const list: string = `-- list.lua   who holds what, of all keys that begi
 -- ARGV prefix
 -- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
 local found = {}
-call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-for _, name in ipairs(call('ZRANGE', KEYS[2], 0, -1)) do
-  if string.sub(name, 1, #ARGV[1]) == ARGV[1] then
-    for _, held in ipairs(holders(PREFIX .. name)) do found[#found + 1] = held end
+for _, field in ipairs(call('HKEYS', KEYS[1])) do
+  if string.sub(field, 1, #ARGV[1] + 1) == ':' .. ARGV[1] then
+    local here = holders(PREFIX .. string.sub(field, 2))
+    for _, held in ipairs(here) do found[#found + 1] = held end
+    if #here == 0 then call('HDEL', KEYS[1], field) end
   end
 end
 return found
@@ -217,67 +227,81 @@ return {
 }
 `
 
-export const quickRaise: string = `-- quick-raise.lua   round 2 for locks; from the first other item on, raise.lua goes on
--- ARGV per item 5: owner token ttlMs announce value
+export const quickRaise: string = `-- quick-raise.lua   round 2 for locks that are all still mine; else, and now and then to tidy up, raise.lua does the rest
+-- ARGV per item 3: owner token announce..value
 local QUICK = redis.call
-local at = QUICK('TIME')
-local today = string.format('%.0f', math.floor(at[1] * 1000 + at[2] / 1000))
-local size = #KEYS - 2
-local highest = 0
-local answers = {}
-local next = 1
-while next <= size do
-  local a = 5 * next - 4
-  local plain, owner, token, value = KEYS[next + 2], ARGV[a], ARGV[a + 1], ARGV[a + 4]
-  if ARGV[a + 3] == '1' or redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
-  QUICK('SET', KEYS[1] .. ':info:' .. name, token .. ':' .. today .. ':1:0:' .. #value .. ':' .. value .. owner, 'PX', ARGV[a + 2])
-  QUICK('ZADD', KEYS[2], today + ARGV[a + 2], name)
-  -- Those who were about to ask need not.
-  local channel = 'leasehold:redlock:bell:' .. name
-  local listeners = QUICK('PUBSUB', 'NUMSUB', channel)[2]
-  if listeners > 0 then QUICK('PUBLISH', channel, listeners .. ' taken ' .. owner) end
-  highest = math.max(highest, tonumber(token))
-  answers[next] = 1
-  next = next + 1
+local size = #KEYS - 1
+local bare = #KEYS[1] - #'leasehold:redlock' + 1
+local channels, fields, answers = {}, {}, {}
+local highest = '0'
+-- An error: a key that we have no right to. The others must not suffer.
+local found = redis.pcall('MGET', unpack(KEYS, 2))
+local quick = not found.err
+for i, mine in ipairs(found) do
+  local a = 3 * i - 2
+  local owner, token, value = ARGV[a], ARGV[a + 1], ARGV[a + 2]
+  if mine ~= owner or string.sub(value, 1, 1) == '1' then
+    quick = false
+    break
+  end
+  local name = string.sub(KEYS[i + 1], bare)
+  channels[i] = 'leasehold:redlock:bell:' .. name
+  fields[2 * i - 1] = ':' .. name
+  -- A token is microseconds or more: since when it is held.
+  fields[2 * i] = token .. ':' .. string.format('%.0f', token / 1000) .. ':1:0:' .. #value - 1 .. ':' .. string.sub(value, 2) .. owner
+  if tonumber(token) > tonumber(highest) then highest = token end
 end
-if next > size then
-  if highest > tonumber(QUICK('HGET', KEYS[1], 'counter') or 0) then
-    QUICK('HSET', KEYS[1], 'counter', string.format('%.0f', highest))
+if quick then
+  if tonumber(highest) > tonumber(QUICK('HGET', KEYS[1], 'counter') or 0) then
+    fields[2 * size + 1] = 'counter'
+    fields[2 * size + 2] = highest
+  end
+  QUICK('HSET', KEYS[1], unpack(fields))
+  -- Those who were about to ask need not.
+  local listeners = QUICK('PUBSUB', 'NUMSUB', unpack(channels))
+  for i = 1, size do
+    if listeners[2 * i] > 0 then QUICK('PUBLISH', channels[i], listeners[2 * i] .. ' taken ' .. ARGV[3 * i - 2]) end
   end
   if highest % 16 ~= 0 then return answers end
 end
 `
 
-export const quickRelease: string = `-- quick-release.lua   gives back locks; from the first other item on, release.lua goes on
--- ARGV per item 2: owner quiet
+export const quickRelease: string = `-- quick-release.lua   gives back locks that are all still mine, each once; else release.lua does it
+-- ARGV quiet (0 or 1 per item), then owner…
 local QUICK = redis.call
-local size = #KEYS - 2
-local answers = {}
-local next = 1
-while next <= size do
-  local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
-  if redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
-  local info = KEYS[1] .. ':info:' .. name
-  local news = false
-  local channel = 'leasehold:redlock:bell:' .. name
-  local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
-  if listeners > 0 then
-    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:%d+:1:')
-    news = listeners .. (announced and ' ended ' or ' freed ') .. owner
+local size = #KEYS - 1
+local bare = #KEYS[1] - #'leasehold:redlock' + 1
+local channels, fields, seen = {}, {}, {}
+-- An error: a key that we have no right to. The others must not suffer.
+local found = redis.pcall('MGET', unpack(KEYS, 2))
+local quick = not found.err
+for i, mine in ipairs(found) do
+  local plain = KEYS[i + 1]
+  if mine ~= ARGV[i + 1] or seen[plain] then
+    quick = false
+    break
   end
-  QUICK('DEL', plain, info)
-  QUICK('ZREM', KEYS[2], name)
-  if news then QUICK('PUBLISH', channel, news) end
-  answers[next] = 1
-  next = next + 1
+  seen[plain] = true
+  local name = string.sub(plain, bare)
+  channels[i] = 'leasehold:redlock:bell:' .. name
+  fields[i] = ':' .. name
 end
-if next > size then return answers end
+if quick then
+  local listeners = QUICK('PUBSUB', 'NUMSUB', unpack(channels))
+  QUICK('DEL', unpack(KEYS, 2))
+  for i = 1, size do
+    if listeners[2 * i] > 0 and string.sub(ARGV[1], i, i) == '0' then
+      local announced = string.find(QUICK('HGET', KEYS[1], fields[i]) or '', '^%d+:%d+:%d+:1:')
+      QUICK('PUBLISH', channels[i], listeners[2 * i] .. (announced and ' ended ' or ' freed ') .. ARGV[i + 1])
+    end
+  end
+  QUICK('HDEL', KEYS[1], unpack(fields))
+  return {}
+end
 `
 
 export const quickVote: string = `-- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
--- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
+-- ARGV run nodes maxTtlMs, then per item 2: owner, ttlMs with ' read' or ' steal' behind it or neither
 local QUICK = redis.call
 local self = QUICK('HMGET', KEYS[1], 'run', 'state', 'nodes', 'counter', 'longest')
 local actual = string.match(QUICK('INFO', 'server'), 'run_id:(%x+)')
@@ -287,68 +311,61 @@ if self[3] ~= ARGV[2] then return { 'other' } end
 if not self[5] or tonumber(self[5]) < tonumber(ARGV[3]) then QUICK('HSET', KEYS[1], 'longest', ARGV[3]) end
 
 local at = QUICK('TIME')
-local answers = { 'votes', self[4] or '0', string.format('%.0f', at[1] * 1000000 + at[2]) }
-local size = #KEYS - 2
+local answers = { 'votes', self[4] or '0', at[1], at[2] }
+local size = #KEYS - 1
 local next = 1
 while next <= size do
-  local a = 3 * next + 1
-  if ARGV[a + 2] ~= 'lock' then break end
-  local plain, owner = KEYS[next + 2], ARGV[a]
-  -- Answers what was there. A key of another type is an error, and for vote.lua to explain.
-  local before = redis.pcall('GET', plain)
-  if before and before ~= owner then break end
-  if not before then
-    local set = redis.pcall('SET', plain, owner, 'PX', ARGV[a + 1])
-    if set.err then break end
-  end
-  answers[#answers + 1] = 1
+  local a = 2 * next + 2
+  -- False: somebody holds it, perhaps we. An error: a key of another type, and for vote.lua to explain.
+  local set = tonumber(ARGV[a + 1]) and redis.pcall('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX')
+  if not set or set.err then break end
   next = next + 1
 end
 if next > size then return answers end
 `
 
 export const raise: string = `-- raise.lua   round 2: where the key is still mine, the counter becomes at least the token
--- ARGV per item 5: owner token ttlMs announce value
--- → item…     item: 1 raised | 0 not mine | { 2, error }
+-- ARGV per item 3: owner token announce..value
+-- → item… (none: all raised)     item: 1 raised | 0 not mine | { 2, error }
 -- On a node of any standing: that the key is mine proves that it remembers my vote, and so everything before it.
+local raised = '0'
 
 local function raise(plain, a)
   local readers, info = sides(plain)
-  local owner, token, ttl, announce, value = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  local owner, token = ARGV[a], ARGV[a + 1]
+  local announce, value = string.sub(ARGV[a + 2], 1, 1), string.sub(ARGV[a + 2], 2)
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  highest = math.max(highest, tonumber(token))
-  if holder == SHARED then
-    call('HSET', info, owner, entry(token, whole(now), '1', announce, value))
-    ttl = call('PTTL', plain)
-    call('PEXPIRE', info, whole(math.max(ttl, 1)))
-  else
-    call('SET', info, entry(token, whole(now), '1', announce, value) .. owner, 'PX', ttl)
-  end
-  call('ZADD', KEYS[2], whole(now + ttl), nameOf(plain))
+  if tonumber(token) > tonumber(raised) then raised = token end
+  write(plain, info, owner, holder == SHARED, entry(token, whole(now), '1', announce, value))
   if announce == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
   if holder ~= SHARED then ring(plain, 'taken ' .. owner) end
   return 1
 end
 
-each(next, size, 5, 0, raise, answers)
-if highest > tonumber(call('HGET', KEYS[1], 'counter') or 0) then call('HSET', KEYS[1], 'counter', whole(highest)) end
--- Leases that ended without a release leave their names. Some go now and then, so the index stays about as small as what is held.
-local ended = call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 32 + 32 * size)
-if #ended > 0 then call('ZREM', KEYS[2], unpack(ended)) end
+if not quick then
+  answers = each(1, size, 3, 0, raise, {})
+  if tonumber(raised) > tonumber(call('HGET', KEYS[1], 'counter') or 0) then call('HSET', KEYS[1], 'counter', raised) end
+end
+-- Leases that ended without a release leave their names. Some are looked at now and then, so the record stays about as
+-- small as what is held. (Redis before 6.2 knows no HRANDFIELD, and keeps them until somebody lists.)
+local sample = redis.pcall('HRANDFIELD', KEYS[1], 16 + 16 * size)
+for _, field in ipairs(sample.err and {} or sample) do
+  if string.sub(field, 1, 1) == ':' and call('EXISTS', PREFIX .. string.sub(field, 2)) == 0 then call('HDEL', KEYS[1], field) end
+end
 return answers
 `
 
 export const release: string = `-- release.lua   gives back what is mine, and nothing else; on a node of any standing
--- ARGV per item 2: owner quiet
--- → item…     item: 1 released | 0 not mine | { 2, error }
+-- ARGV quiet (0 or 1 per item), then owner…
+-- → item… (none: all released)     item: 1 released | 0 not mine | { 2, error }
 
 local function release(plain, a)
   local readers, info = sides(plain)
-  local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
+  local owner, quiet = ARGV[a], string.sub(ARGV[1], a - 1, a - 1) == '1'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  local _, _, _, _, announced = read(info, owner, holder == SHARED)
+  local _, _, _, _, announced = read(plain, info, owner, holder == SHARED)
   if holder == SHARED then
     call('ZREM', readers, owner)
     call('HDEL', info, owner)
@@ -357,13 +374,13 @@ local function release(plain, a)
     align(plain, readers, info)
   else
     call('DEL', plain, readers, info)
-    call('ZREM', KEYS[2], nameOf(plain))
+    call('HDEL', KEYS[1], ':' .. nameOf(plain))
   end
   if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
   return 1
 end
 
-return each(next, size, 2, 0, release, answers)
+return each(1, size, 1, 1, release, {})
 `
 
 export const renew: string = `-- renew.lua   more time; never creates, never shortens
@@ -378,33 +395,25 @@ local function renew(plain, a)
   if not holder then return 0 end
   if not isMine(holder, readers, owner) then return holder == SHARED and 0 or 3 end
   local shared = holder == SHARED
-  local ends = now + ttl
   if shared then
+    local ends = now + ttl
     if tonumber(call('ZSCORE', readers, owner)) < ends then call('ZADD', readers, whole(ends), owner) end
-    ends = align(plain, readers, info)
+    align(plain, readers, info)
   else
     local left = call('PTTL', plain)
-    if left >= 0 and left < ttl then
-      call('PEXPIRE', plain, whole(ttl))
-      call('PEXPIRE', info, whole(ttl))
-    else
-      ends = false
-    end
+    if left >= 0 and left < ttl then call('PEXPIRE', plain, whole(ttl)) end
   end
-  if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, since, older, _, announce = read(info, owner, shared)
+    local known, since, older, _, announce = read(plain, info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      local text = entry(known or token, since or whole(now), version, announce or '0', value)
-      if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
-      call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
+      write(plain, info, owner, shared, entry(known or token, since or whole(now), version, announce or '0', value))
       ring(plain, 'changed ' .. owner .. ' ' .. version)
     end
   end
   return 1
 end
 
-return each(1, #KEYS - 2, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })
+return each(1, #KEYS - 1, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })
 `
 
 export const time: string = `-- time.lua   the node's clock
@@ -413,8 +422,8 @@ return { whole(micros) }
 `
 
 export const vote: string = `-- vote.lua   round 1: set if absent
--- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
--- → { 'votes', counter, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
+-- ARGV run nodes maxTtlMs, then per item 2: owner, ttlMs with ' read' or ' steal' behind it or neither
+-- → { 'votes', counter, seconds, micros, item… } (no item: all held) | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
   local owner, ttl = holder, nil
@@ -424,17 +433,18 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, _, version, value = read(info, owner, holder == SHARED)
+  local token, _, version, value = read(plain, info, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 
 local function vote(plain, a)
   local readers, info = sides(plain)
-  local owner, ttl, kind = ARGV[a], ARGV[a + 1], ARGV[a + 2]
-  local reads = string.sub(kind, 1, 4) == 'read'
+  local owner = ARGV[a]
+  local ttl = string.match(ARGV[a + 1], '^%d+')
+  local reads = string.find(ARGV[a + 1], ' read', 1, true)
   local holder = settle(plain, readers, info)
   if holder and isMine(holder, readers, owner) then return 1 end
-  if holder and string.sub(kind, -5) == 'steal' then
+  if holder and string.find(ARGV[a + 1], ' steal', 1, true) then
     cutOff(plain)
     holder = false
   end
@@ -450,5 +460,6 @@ local function vote(plain, a)
   return 1
 end
 
-return each(next, size, 3, 3, vote, answers)
+for i = 1, next - 1 do answers[i + 4] = 1 end
+return each(next, size, 2, 3, vote, answers)
 `

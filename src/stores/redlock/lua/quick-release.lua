@@ -1,25 +1,32 @@
--- quick-release.lua   gives back locks; from the first other item on, release.lua goes on
--- ARGV per item 2: owner quiet
+-- quick-release.lua   gives back locks that are all still mine, each once; else release.lua does it
+-- ARGV quiet (0 or 1 per item), then owner…
 local QUICK = redis.call
-local size = #KEYS - 2
-local answers = {}
-local next = 1
-while next <= size do
-  local plain, owner = KEYS[next + 2], ARGV[2 * next - 1]
-  if redis.pcall('GET', plain) ~= owner then break end
-  local name = string.sub(plain, #KEYS[1] - #'leasehold:redlock' + 1)
-  local info = KEYS[1] .. ':info:' .. name
-  local news = false
-  local channel = 'leasehold:redlock:bell:' .. name
-  local listeners = ARGV[2 * next] ~= '1' and QUICK('PUBSUB', 'NUMSUB', channel)[2] or 0
-  if listeners > 0 then
-    local announced = string.find(QUICK('GET', info) or '', '^%d+:%d+:%d+:1:')
-    news = listeners .. (announced and ' ended ' or ' freed ') .. owner
+local size = #KEYS - 1
+local bare = #KEYS[1] - #'leasehold:redlock' + 1
+local channels, fields, seen = {}, {}, {}
+-- An error: a key that we have no right to. The others must not suffer.
+local found = redis.pcall('MGET', unpack(KEYS, 2))
+local quick = not found.err
+for i, mine in ipairs(found) do
+  local plain = KEYS[i + 1]
+  if mine ~= ARGV[i + 1] or seen[plain] then
+    quick = false
+    break
   end
-  QUICK('DEL', plain, info)
-  QUICK('ZREM', KEYS[2], name)
-  if news then QUICK('PUBLISH', channel, news) end
-  answers[next] = 1
-  next = next + 1
+  seen[plain] = true
+  local name = string.sub(plain, bare)
+  channels[i] = 'leasehold:redlock:bell:' .. name
+  fields[i] = ':' .. name
 end
-if next > size then return answers end
+if quick then
+  local listeners = QUICK('PUBSUB', 'NUMSUB', unpack(channels))
+  QUICK('DEL', unpack(KEYS, 2))
+  for i = 1, size do
+    if listeners[2 * i] > 0 and string.sub(ARGV[1], i, i) == '0' then
+      local announced = string.find(QUICK('HGET', KEYS[1], fields[i]) or '', '^%d+:%d+:%d+:1:')
+      QUICK('PUBLISH', channels[i], listeners[2 * i] .. (announced and ' ended ' or ' freed ') .. ARGV[i + 1])
+    end
+  end
+  QUICK('HDEL', KEYS[1], unpack(fields))
+  return {}
+end

@@ -1,5 +1,5 @@
 -- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
--- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
+-- ARGV run nodes maxTtlMs, then per item 2: owner, ttlMs with ' read' or ' steal' behind it or neither
 local QUICK = redis.call
 local self = QUICK('HMGET', KEYS[1], 'run', 'state', 'nodes', 'counter', 'longest')
 local actual = string.match(QUICK('INFO', 'server'), 'run_id:(%x+)')
@@ -9,21 +9,14 @@ if self[3] ~= ARGV[2] then return { 'other' } end
 if not self[5] or tonumber(self[5]) < tonumber(ARGV[3]) then QUICK('HSET', KEYS[1], 'longest', ARGV[3]) end
 
 local at = QUICK('TIME')
-local answers = { 'votes', self[4] or '0', string.format('%.0f', at[1] * 1000000 + at[2]) }
-local size = #KEYS - 2
+local answers = { 'votes', self[4] or '0', at[1], at[2] }
+local size = #KEYS - 1
 local next = 1
 while next <= size do
-  local a = 3 * next + 1
-  if ARGV[a + 2] ~= 'lock' then break end
-  local plain, owner = KEYS[next + 2], ARGV[a]
-  -- Answers what was there. A key of another type is an error, and for vote.lua to explain.
-  local before = redis.pcall('GET', plain)
-  if before and before ~= owner then break end
-  if not before then
-    local set = redis.pcall('SET', plain, owner, 'PX', ARGV[a + 1])
-    if set.err then break end
-  end
-  answers[#answers + 1] = 1
+  local a = 2 * next + 2
+  -- False: somebody holds it, perhaps we. An error: a key of another type, and for vote.lua to explain.
+  local set = tonumber(ARGV[a + 1]) and redis.pcall('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX')
+  if not set or set.err then break end
   next = next + 1
 end
 if next > size then return answers end

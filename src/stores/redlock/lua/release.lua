@@ -1,13 +1,13 @@
 -- release.lua   gives back what is mine, and nothing else; on a node of any standing
--- ARGV per item 2: owner quiet
--- → item…     item: 1 released | 0 not mine | { 2, error }
+-- ARGV quiet (0 or 1 per item), then owner…
+-- → item… (none: all released)     item: 1 released | 0 not mine | { 2, error }
 
 local function release(plain, a)
   local readers, info = sides(plain)
-  local owner, quiet = ARGV[a], ARGV[a + 1] == '1'
+  local owner, quiet = ARGV[a], string.sub(ARGV[1], a - 1, a - 1) == '1'
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
-  local _, _, _, _, announced = read(info, owner, holder == SHARED)
+  local _, _, _, _, announced = read(plain, info, owner, holder == SHARED)
   if holder == SHARED then
     call('ZREM', readers, owner)
     call('HDEL', info, owner)
@@ -16,10 +16,10 @@ local function release(plain, a)
     align(plain, readers, info)
   else
     call('DEL', plain, readers, info)
-    call('ZREM', KEYS[2], nameOf(plain))
+    call('HDEL', KEYS[1], ':' .. nameOf(plain))
   end
   if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
   return 1
 end
 
-return each(next, size, 2, 0, release, answers)
+return each(1, size, 1, 1, release, {})

@@ -10,30 +10,22 @@ local function renew(plain, a)
   if not holder then return 0 end
   if not isMine(holder, readers, owner) then return holder == SHARED and 0 or 3 end
   local shared = holder == SHARED
-  local ends = now + ttl
   if shared then
+    local ends = now + ttl
     if tonumber(call('ZSCORE', readers, owner)) < ends then call('ZADD', readers, whole(ends), owner) end
-    ends = align(plain, readers, info)
+    align(plain, readers, info)
   else
     local left = call('PTTL', plain)
-    if left >= 0 and left < ttl then
-      call('PEXPIRE', plain, whole(ttl))
-      call('PEXPIRE', info, whole(ttl))
-    else
-      ends = false
-    end
+    if left >= 0 and left < ttl then call('PEXPIRE', plain, whole(ttl)) end
   end
-  if ends and call('ZSCORE', KEYS[2], nameOf(plain)) then call('ZADD', KEYS[2], whole(ends), nameOf(plain)) end
   if value ~= '' then
-    local known, since, older, _, announce = read(info, owner, shared)
+    local known, since, older, _, announce = read(plain, info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      local text = entry(known or token, since or whole(now), version, announce or '0', value)
-      if shared then call('HSET', info, owner, text) else call('SET', info, text .. owner) end
-      call('PEXPIRE', info, whole(math.max(call('PTTL', plain), 1)))
+      write(plain, info, owner, shared, entry(known or token, since or whole(now), version, announce or '0', value))
       ring(plain, 'changed ' .. owner .. ' ' .. version)
     end
   end
   return 1
 end
 
-return each(1, #KEYS - 2, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })
+return each(1, #KEYS - 1, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })

@@ -1,6 +1,6 @@
 -- vote.lua   round 1: set if absent
--- ARGV run nodes maxTtlMs, then per item 3: owner ttlMs kind (lock, read, steal)
--- → { 'votes', counter, micros, item… } | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
+-- ARGV run nodes maxTtlMs, then per item 2: owner, ttlMs with ' read' or ' steal' behind it or neither
+-- → { 'votes', counter, seconds, micros, item… } (no item: all held) | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
   local owner, ttl = holder, nil
@@ -10,17 +10,18 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, _, version, value = read(info, owner, holder == SHARED)
+  local token, _, version, value = read(plain, info, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 
 local function vote(plain, a)
   local readers, info = sides(plain)
-  local owner, ttl, kind = ARGV[a], ARGV[a + 1], ARGV[a + 2]
-  local reads = string.sub(kind, 1, 4) == 'read'
+  local owner = ARGV[a]
+  local ttl = string.match(ARGV[a + 1], '^%d+')
+  local reads = string.find(ARGV[a + 1], ' read', 1, true)
   local holder = settle(plain, readers, info)
   if holder and isMine(holder, readers, owner) then return 1 end
-  if holder and string.sub(kind, -5) == 'steal' then
+  if holder and string.find(ARGV[a + 1], ' steal', 1, true) then
     cutOff(plain)
     holder = false
   end
@@ -36,4 +37,5 @@ local function vote(plain, a)
   return 1
 end
 
-return each(next, size, 3, 3, vote, answers)
+for i = 1, next - 1 do answers[i + 4] = 1 end
+return each(next, size, 2, 3, vote, answers)
