@@ -15,6 +15,7 @@ import type {
   TakeAnswer,
   TakeRequest,
 } from '../store.js'
+import { Timed, Timers } from './timers.js'
 
 /**
  * Carries questions to the store: everything of one event-loop turn together, each item answered on its own, a lone
@@ -25,6 +26,9 @@ export class Courier {
   readonly #world: World
   readonly #onStray: (claim: Claim, grant: Grant) => void
   readonly #immediate: boolean
+  /** The time limits of calls that somebody waits for, and of the others: only the first keep a process alive. */
+  readonly #urgency: Timers
+  readonly #patience: Timers
   readonly #acquiring: Channel<Claim, Answer>
   readonly #renewing: Channel<Renewal, Renewed>
   readonly #releasing: Channel<Lease, Released>
@@ -35,6 +39,8 @@ export class Courier {
     this.store = store
     this.#world = world
     this.#onStray = onStray
+    this.#urgency = new Timers(world, true)
+    this.#patience = new Timers(world)
     this.#immediate = store.immediate === true
     const failed = (error: unknown): Failure => ({ granted: 'unknown', error })
     const unsure = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
@@ -109,23 +115,21 @@ export class Courier {
       return unknown(this.#explain(error))
     }
     if (!(answer instanceof Promise)) return answer
-    const promise = answer
+    const limit = this.store.timeoutMs + extraMs
+    const timers = inBackground ? this.#patience : this.#urgency
     return new Promise<T>((resolve) => {
-      const limit = this.store.timeoutMs + extraMs
-      let over = false
-      const giveUp = (): void => {
-        over = true
-        resolve(unknown(new StoreUnavailableError(`${this.store.name} did not answer within ${formatDuration(limit)}`)))
-      }
-      const cancel = this.#world.after(limit, giveUp, !inBackground)
-      promise.then(
+      const call = new Call(resolve, () =>
+        unknown(new StoreUnavailableError(`${this.store.name} did not answer within ${formatDuration(limit)}`)),
+      )
+      timers.set(call, this.#world.now() + limit, limit)
+      answer.then(
         (value) => {
-          cancel()
-          if (over) late?.(value)
+          timers.clear(call)
+          if (call.over) late?.(value)
           else resolve(value)
         },
         (error: unknown) => {
-          cancel()
+          timers.clear(call)
           resolve(unknown(this.#explain(error)))
         },
       )
@@ -136,6 +140,25 @@ export class Courier {
     if (error instanceof LeaseholdError) return error
     const reason = error instanceof Error ? error.message || error.name : String(error)
     return new StoreUnavailableError(`${this.store.name} is unavailable: ${reason}`, { cause: error })
+  }
+}
+
+/** A question that is out. */
+class Call<T> extends Timed {
+  /** It was given up. */
+  over = false
+  readonly #resolve: (answer: T) => void
+  readonly #unanswered: () => T
+
+  constructor(resolve: (answer: T) => void, unanswered: () => T) {
+    super()
+    this.#resolve = resolve
+    this.#unanswered = unanswered
+  }
+
+  override due(): void {
+    this.over = true
+    this.#resolve(this.#unanswered())
   }
 }
 

@@ -1,4 +1,4 @@
-import type { World } from '../kit/world.js'
+import type { Cancel, World } from '../kit/world.js'
 
 /**
  * Something that is due at a time. Whoever wants to be called extends this: no timer object, no closure, and setting
@@ -33,7 +33,7 @@ export class Timers {
   readonly #keepAlive: boolean
   readonly #queues = new Map<number, Queue>()
   #latestQueue: Queue | undefined
-  #cancel: (() => void) | undefined
+  #cancel: Cancel | undefined
   #armedFor = Number.POSITIVE_INFINITY
   #count = 0
   #mostQueues = FEW_QUEUES
@@ -46,7 +46,7 @@ export class Timers {
   /** Call `item` at `dueAt`, instead of whenever it was due before. `delay` is its usual delay, and chooses the list. */
   set(item: Timed, dueAt: number, delay: number, earlyMs = 0): void {
     if (item.queue) this.#unlink(item)
-    else this.#count++
+    else if (this.#count++ === 0 && this.#keepAlive) this.#cancel?.keepAlive?.(true)
     item.dueAt = dueAt
     const queue = this.#queueFor(delay)
     queue.earlyMs = earlyMs
@@ -63,12 +63,16 @@ export class Timers {
     if (dueAt < this.#armedFor) this.#arm(dueAt)
   }
 
-  /** A timer that keeps nobody alive is left as it is: it finds nothing to do, which is cheaper than setting it anew. */
+  /**
+   * The timer itself is left as it is: it finds nothing to do, which is cheaper than setting it anew for the next. But
+   * nobody is kept alive for nothing.
+   */
   clear(item: Timed): void {
     if (!item.queue) return
     this.#unlink(item)
-    this.#count--
-    if (this.#keepAlive && this.#count === 0) this.#disarm()
+    if (--this.#count > 0 || !this.#keepAlive) return
+    if (this.#cancel?.keepAlive) this.#cancel.keepAlive(false)
+    else this.#disarm()
   }
 
   #unlink(item: Timed): void {

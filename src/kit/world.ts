@@ -6,6 +6,13 @@
  */
 import { randomBytes } from 'node:crypto'
 
+/** Cancels what was to be called back. */
+export interface Cancel {
+  (): void
+  /** From now on the process is kept alive for it, or not. A world without processes has none. */
+  keepAlive?: (on: boolean) => void
+}
+
 export interface World {
   /**
    * Epoch milliseconds that only ever grow, with fractions: right when the process began, and from then on by a clock
@@ -18,7 +25,7 @@ export interface World {
    * Calls back once, not before `ms` have passed. Returns how to cancel. Keeps the process alive only if told so:
    * a caller who waits would otherwise never be answered, while a heartbeat must not hold up the end of a program.
    */
-  after: (ms: number, run: () => void, keepAlive?: boolean) => () => void
+  after: (ms: number, run: () => void, keepAlive?: boolean) => Cancel
   /** 0 ≤ x < 1 */
   random: () => number
   /** Sixteen random bytes for identities. */
@@ -59,7 +66,9 @@ export const realWorld: World = {
   after(ms, run, keepAlive = false) {
     const timer = setTimeout(run, Math.min(Math.max(ms, 0), LONGEST_TIMER))
     if (!keepAlive) timer.unref()
-    return () => clearTimeout(timer)
+    const cancel: Cancel = () => clearTimeout(timer)
+    cancel.keepAlive = (on) => void (on ? timer.ref() : timer.unref())
+    return cancel
   },
   random: Math.random,
   bytes: () => randomBytes(16),

@@ -62,8 +62,7 @@ export class Transport {
 
   #fail(error: unknown): never {
     // Not every client tells when it is connected again, and a server may come back as another than it was.
-    if (!(error instanceof Error) || !/^(NOPERM|NOAUTH|OOM|WRONGTYPE|ERR)\b/.test(error.message))
-      this.#probeSoon()
+    if (!(error instanceof Error) || !/^(NOPERM|NOAUTH|OOM|WRONGTYPE|ERR)\b/.test(error.message)) this.#probeSoon()
     throw unavailable(error)
   }
 

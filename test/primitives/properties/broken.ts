@@ -83,12 +83,5 @@ export const releasesNothing: StoreIn = broken((place) => ({
 }))
 
 export const nobodyIsRobbed: StoreIn = asking((claim) => ({ ...claim, steal: false }))
-
-/** All or none, except that the first is kept. */
-export const someRemain: StoreIn = broken((place) => ({
-  acquire: (claims, options) => {
-    if (!options?.atomic) return place.acquire(claims)
-    const answers = place.acquire(claims.map((claim) => ({ ...claim, placeMs: undefined })))
-    return answers.every(({ granted }) => granted) ? answers : answers.map((): Answer => ({ granted: false }))
   },
 }))
