@@ -1,6 +1,6 @@
 /** The reference store with one mistake each, in virtual time: every property has to fail on one of them. */
 import { memory, type MemoryStore } from '../../../src/stores/memory/index.js'
-import { ALL, type Answer, type Claim, type Store, type StoreEvent, type Watch } from '../../../src/store.js'
+import { ALL, type Claim, type Store, type StoreEvent, type Watch } from '../../../src/store.js'
 import type { VirtualWorld } from './virtual-world.js'
 
 interface Place extends MemoryStore {
@@ -83,5 +83,3 @@ export const releasesNothing: StoreIn = broken((place) => ({
 }))
 
 export const nobodyIsRobbed: StoreIn = asking((claim) => ({ ...claim, steal: false }))
-  },
-}))
