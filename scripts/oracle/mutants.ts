@@ -30,9 +30,9 @@ const sqlite: readonly Mutant[] = [
     store: 'sqlite',
     name: 'a lock is one of one, beside readers that are one of all',
     file: 'stores/sqlite/books.ts',
-    find: 'if (!head || held + head.weight > head.capacity) return',
+    find: 'if (!head || head.owner === before || held + head.weight > head.capacity) return',
     replace:
-      'if (!head || (held >= 2 ** 31 - 1 ? 1 : held) + (head.weight === head.capacity ? 1 : head.weight) > (head.weight === head.capacity ? 1 : head.capacity)) return',
+      'if (!head || head.owner === before || (held >= 2 ** 31 - 1 ? 1 : held) + (head.weight === head.capacity ? 1 : head.weight) > (head.weight === head.capacity ? 1 : head.capacity)) return',
     campaign: 'shared',
   },
   {

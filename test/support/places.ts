@@ -8,7 +8,7 @@ import { memory } from '../../src/stores/memory/index.js'
 import { migrate } from '../../src/stores/postgres/index.js'
 import { openClient } from '../../src/stores/postgres/open.js'
 import { type Case, type Need, type Setup, conformance } from '../../src/testing/index.js'
-import { storeAt } from '../../scripts/support/store-at.js'
+import { openStore } from '../../src/open-store.js'
 
 export interface Place extends Setup {
   /** For other processes. Absent: there is no place for them here. */
@@ -23,7 +23,7 @@ export interface Kind {
 
 /** A place that is known by its URL. */
 function at(url: string, close: () => Promise<unknown>): Place {
-  return { url, store: () => storeAt(url), close: async () => void (await close()) }
+  return { url, store: () => openStore(url), close: async () => void (await close()) }
 }
 
 export const kinds: Record<'memory' | 'sqlite' | 'redis' | 'postgres' | 'advisory' | 'redlock', Kind> = {

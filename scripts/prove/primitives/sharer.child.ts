@@ -1,7 +1,7 @@
 // Reads, writes and takes permits at random, and says what it believes to hold.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createLocks, type Lock } from '../../../src/index.js'
-import { storeAt } from '../../support/store-at.js'
+import { openStore } from '../../../src/open-store.js'
 import { clock } from './history.js'
 
 /** `pages` is read and written, `permits` are taken. */
@@ -12,7 +12,7 @@ export type Line =
 
 const [, , url, permits, writer] = process.argv as [string, string, string, string, string]
 const say = (line: Line): boolean => process.stdout.write(`${JSON.stringify(line)}\n`)
-const store = await storeAt(url)
+const store = await openStore(url)
 const locks = createLocks(store, { ttl: '500ms', wait: 'forever' })
 const pages = locks.readWrite('pages', store.features.line ? {} : { starvation: 'accepted' })
 const pool = locks.semaphore('permits', Number(permits))

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createLocks } from '../../../src/index.js'
 import { type Child, startChild } from '../../support/children.js'
-import { storeAt } from '../../support/store-at.js'
+import { openStore } from '../../../src/open-store.js'
 import type { Proving } from '../proving.js'
 import { chances, excesses, ms, type Section } from './history.js'
 import type { Place } from './places.js'
@@ -49,7 +49,7 @@ const PLACE_MS = 3_000
 
 /** The dead free exactly what they had: all of it, when their time has passed. */
 async function everythingIsFree(p: Proving, place: Place): Promise<void> {
-  const store = await storeAt(place.url)
+  const store = await openStore(place.url)
   const locks = createLocks(store, { wait: '10s' })
   const began = performance.now()
   const page = locks.acquire('pages')

@@ -2,7 +2,7 @@
 import { closeSync, openSync, unlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { storeAt } from '../../../scripts/support/store-at.js'
+import { openStore } from '../../../src/open-store.js'
 import { createLocks } from '../../../src/index.js'
 
 const [, , url, folder, calls, seed] = process.argv as [string, string, string, string, string, string]
@@ -21,7 +21,7 @@ function subset(): string[] {
   return Array.from({ length: wanted }, () => names.splice(Math.floor(chance() * names.length), 1)[0] as string)
 }
 
-const store = await storeAt(url)
+const store = await openStore(url)
 const locks = createLocks(store, { wait: '120s', ttl: '60s' })
 let overlaps = 0
 let waited = 0

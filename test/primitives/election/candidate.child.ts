@@ -1,7 +1,7 @@
 // Wants to lead, and says what it believes. Arguments: where, the election, its ttl, and how it works while it leads.
 import { createInterface } from 'node:readline'
 import { setImmediate as turn, setTimeout as sleep } from 'node:timers/promises'
-import { storeAt } from '../../../scripts/support/store-at.js'
+import { openStore } from '../../../src/open-store.js'
 import { createLocks, type Leadership } from '../../../src/index.js'
 
 export type How =
@@ -22,7 +22,7 @@ const [, , url, name, ttl, how] = process.argv as [string, string, string, strin
 const say = (line: Line): boolean => process.stdout.write(`${JSON.stringify(line)}\n`)
 const clock = (): number => Number(process.hrtime.bigint() / 1_000n)
 
-const store = await storeAt(url)
+const store = await openStore(url)
 const locks = createLocks(store, { ttl: Number(ttl) })
 const election = locks.election(name, { value: process.pid })
 const stop = new AbortController()

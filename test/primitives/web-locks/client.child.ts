@@ -1,6 +1,6 @@
 // A process that requests what it is told to, holds it until told otherwise, and says what happens.
 import { createInterface } from 'node:readline'
-import { storeAt } from '../../../scripts/support/store-at.js'
+import { openStore } from '../../../src/open-store.js'
 import { createLocks, type WebLockOptions } from '../../../src/index.js'
 
 export type Order =
@@ -16,7 +16,7 @@ export type Line =
   | { snapshot: { held: unknown[]; pending: unknown[] } }
 
 const [, , url] = process.argv as [string, string, string]
-const locks = createLocks(await storeAt(url), { ttl: 3_000 })
+const locks = createLocks(await openStore(url), { ttl: 3_000 })
 const ends = new Map<string, () => void>()
 const cancels = new Map<string, AbortController>()
 
