@@ -15,7 +15,7 @@ export type FaultyCall = 'acquire' | 'renew' | 'release' | 'take' | 'holders' | 
  * - `break-call`: rejects, and nothing was done. `break-reply`: rejects, although it was done.
  * - `lose-call`: never answers, and nothing was done. `lose-reply`: never answers, although it was done.
  * - `delay-call`: done later. `delay-reply`: done at once, answered later.
- * - `swap-call`: done only after the next call was.
+ * - `swap-call`: done only after the next call was, or after `ms` if there is none.
  * - `unknown`: nothing is done, and each item is answered `unknown`.
  *
  * And with events: `lose-event`, `double-event`, `delay-event`, `swap-event` (delivered after the next one), and
@@ -44,7 +44,7 @@ export interface Fault {
   events?: StoreEvent['type'] | readonly StoreEvent['type'][]
   /** Only calls whose items, or events which, are like this. */
   when?: (what: never) => boolean
-  /** For how long a delay lasts. Absent: until the fault is lifted. */
+  /** For how long a delay lasts, and at most a swap. Absent: until the fault is lifted. */
   ms?: number
   /** How often it strikes. Absent: until it is lifted. */
   times?: number
@@ -237,6 +237,7 @@ class Saboteur {
     return new Promise((resolve) => {
       this.#swapped.push(resolve)
       agent.whenLifted(resolve)
+      if (agent.fault.ms !== undefined) this.#world.after(agent.fault.ms, resolve)
     })
   }
 
