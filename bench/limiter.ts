@@ -1,15 +1,11 @@
 // Rate limiting on Redis beside rate-limiter-flexible: one key, 10,000 keys, and keys that are refused. Same server, same
 // client library, taken in turns, so that a noisy machine is noisy for both: compare the ratios.
-// Ours is the built one, as it would be installed: what compiles TypeScript on the fly slows down every closure.
 //
 //   npm run bench -- limiter [--rounds 7]
 import { createRequire } from 'node:module'
 import { Redis } from 'ioredis'
 import { startRedis } from '../scripts/servers/index.js'
-
-const built = (file: string): string => new URL(`../dist/${file}`, import.meta.url).href
-const { createLocks } = (await import(built('index.js'))) as typeof import('../src/index.js')
-const { redis } = (await import(built('stores/redis/index.js'))) as typeof import('../src/stores/redis/index.js')
+import { createLocks, redis } from './built.js'
 
 /** The part of the peer that is used. Its package is installed beside this file only. */
 interface Peer {

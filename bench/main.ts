@@ -9,7 +9,7 @@ const HERE = fileURLToPath(new URL('.', import.meta.url))
 const ROOT = join(HERE, '..')
 const topics = new Map(
   readdirSync(HERE)
-    .filter((file) => /\.(ts|mjs)$/.test(file) && !/^(main|side-by-side)\./.test(file))
+    .filter((file) => /\.(ts|mjs)$/.test(file) && !/^(main|built|side-by-side)\./.test(file))
     .map((file) => [file.replace(/\.(ts|mjs)$/, ''), file]),
 )
 

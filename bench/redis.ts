@@ -1,6 +1,5 @@
 // Locks on one Redis, beside the least that a lock there can cost, and beside the libraries that do the same. Same server,
 // same client library, taken in turns, so that a noisy machine is noisy for all: compare the ratios.
-// Ours is the built one, as it would be installed: what compiles TypeScript on the fly slows down every closure.
 //
 //   npm run bench -- redis [serial] [handoff] [crowd] [listing] [--rounds 15]
 import { type ChildProcess, fork } from 'node:child_process'
@@ -10,10 +9,7 @@ import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
 import { Redis } from 'ioredis'
 import { type RedisServer, startRedis } from '../scripts/servers/index.js'
-
-const built = (file: string): string => new URL(`../dist/${file}`, import.meta.url).href
-const { createLocks } = (await import(built('index.js'))) as typeof import('../src/index.js')
-const { redis } = (await import(built('stores/redis/index.js'))) as typeof import('../src/stores/redis/index.js')
+import { createLocks, redis } from './built.js'
 
 const TTL_MS = 30_000
 const DELETE_IF_MINE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"

@@ -1,16 +1,12 @@
 // Locks on five independent servers, beside the libraries that do the same without tokens, and beside the least that a
 // majority can cost: one round of SET NX and one of compare-and-delete. Same servers, same client library, taken in turns,
 // so that a noisy machine is noisy for all: compare the ratios.
-// Ours is the built one, as it would be installed: what compiles TypeScript on the fly slows down every closure.
 //
 //   npm run bench -- redlock [--rounds 7]
 import { createRequire } from 'node:module'
 import { Redis } from 'ioredis'
 import { startRedis } from '../scripts/servers/index.js'
-
-const built = (file: string): string => new URL(`../dist/${file}`, import.meta.url).href
-const { createLocks } = (await import(built('index.js'))) as typeof import('../src/index.js')
-const { redlock } = (await import(built('stores/redlock/index.js'))) as typeof import('../src/stores/redlock/index.js')
+import { createLocks, redlock } from './built.js'
 
 /** The parts of the peers that are used. Their packages are installed beside this file only. */
 const peer = createRequire(import.meta.url)
