@@ -95,11 +95,7 @@ export class Defaults {
   }
 
   #apply(ask: Ask, options: AcquireOptions): void {
-    if (typeof options !== 'object' || options === null) throw new InvalidOptionError('options', options, 'an object')
-    for (const option in options) {
-      if (!KNOWN.has(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
-    }
-    const { ttl, wait, signal, mode, metadata, autoRenew, maxHold } = options
+    const { ttl, wait, signal, mode, metadata, autoRenew, maxHold } = known(options, KNOWN)
     if (ttl !== undefined) ask.ttlMs = ttlFrom('ttl', ttl, this.#store)
     if (wait !== undefined) ask.waitMs = waitFrom(wait)
     if (signal !== undefined) ask.signal = signalFrom(signal)
@@ -111,6 +107,15 @@ export class Defaults {
       ask.ttlMs = Math.min(ask.ttlMs, ask.maxHoldMs)
     }
   }
+}
+
+/** Options that are an object, and none that would be overlooked. */
+export function known<T extends object>(options: T, names: ReadonlySet<string>): T {
+  if (typeof options !== 'object' || options === null) throw new InvalidOptionError('options', options, 'an object')
+  for (const option in options) {
+    if (!names.has(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
+  }
+  return options
 }
 
 export function ttlFrom(option: string, ttl: unknown, store: Store): number {
