@@ -56,8 +56,6 @@ export class Waiter extends Timed {
   #inFlight = false
   #refusal: Refusal | undefined
   #refusals = 0
-  /** The line became shorter before us since we last asked, without a bell for us. */
-  #moved = false
   #failure: LeaseholdError | undefined
   #failures = 0
   /** When the last question was sent that was refused: what is granted later counts from here at least. */
@@ -228,7 +226,6 @@ export class Waiter extends Timed {
     }
     if (answer.granted === 'unknown') this.#failed(answer.error as LeaseholdError)
     else {
-      this.#moved = (answer.ahead ?? 0) < (this.#refusal?.ahead ?? 0)
       this.#refusal = answer
       this.#refusals++
       this.#failure = undefined
@@ -276,12 +273,11 @@ export class Waiter extends Timed {
     let pause = store.features.line ? PLACE_MS / 3 : LONGEST_PAUSE_MS
     if (!this.#line.armed) pause = Math.min(pause, this.#backoff(this.#refusals))
     if (blocker?.foreign) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + world.random() / 2))
-    // A dead holder rings no bell either, but we know when its time is up. Those who may hold it together then ask each
-    // right after the one before, who rings no bell for them when it was granted what it asked for.
+    // A dead holder rings no bell either, but we know when its time is up. Whoever asks then lets in those who fit; the
+    // first in line may be dead too, so those who may hold it together ask one after the other until they are told.
     if (blocker?.ttlMs !== undefined && (ahead === 0 || !this.exclusive)) {
       pause = Math.min(pause, blocker.ttlMs + 1 + ahead * NEXT_IN_LINE_MS)
     }
-    if (this.#moved && !this.exclusive) pause = Math.min(pause, this.#backoff(1))
     return Math.max(pause, 2)
   }
 
