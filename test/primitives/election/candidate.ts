@@ -77,7 +77,12 @@ export async function waits(t: Bench, { locks, election }: Candidate, count = 1)
 }
 
 /** Something that is settled from outside. */
-export function gate(): { open: () => void; opened: Promise<void> } {
+export interface Gate {
+  open: () => void
+  opened: Promise<void>
+}
+
+export function gate(): Gate {
   let open = (): void => {}
   const opened = new Promise<void>((resolve) => (open = resolve))
   return { open, opened }

@@ -1,13 +1,25 @@
 import { strict as assert } from 'node:assert'
-import { ClosedError, LeaseholdError } from '../../../src/index.js'
+import { ClosedError, LeaseholdError, type Leadership } from '../../../src/index.js'
 import type { Bench, Case } from '../../../src/testing/index.js'
-import { aborted, type Candidate, candidate, gate, rejectsWith, waits } from './candidate.js'
+import { aborted, type Candidate, candidate, type Gate, gate, rejectsWith, waits } from './candidate.js'
 
 /** A lease that could not be renewed in time, because nothing on this machine ran in time, shows nothing. */
 function stillLeads(t: Bench, { election, expired }: Candidate): void {
   if (expired()) t.tooSlow()
   assert.ok(election.isLeader, 'it still leads')
   assert.equal(election.health({ maxStale: 0 }).staleMs, 0)
+}
+
+/** A candidate whose work goes on after it was told to end, until it is let. */
+async function slowToEnd(t: Bench, name: string, ttl: number): Promise<{ one: Candidate; end: Gate }> {
+  const end = gate()
+  const work = async ({ signal }: Leadership): Promise<void> => {
+    await aborted(signal)
+    await end.opened
+  }
+  const one = await candidate(t, name, { ttl, drain: '10m', work })
+  t.afterwards(end.open)
+  return { one, end }
 }
 
 /** How terms end. */
@@ -96,16 +108,7 @@ export const steppingDownCases: Case[] = [
     run: (t) =>
       t.unhurried(600, async (ttl) => {
         const name = t.name()
-        const end = gate()
-        const one = await candidate(t, name, {
-          ttl,
-          drain: '10m',
-          work: async ({ signal }) => {
-            await aborted(signal)
-            await end.opened
-          },
-        })
-        t.afterwards(end.open)
+        const { one, end } = await slowToEnd(t, name, ttl)
         const { term } = await one.leads()
         const two = await candidate(t, name)
         await waits(t, two)
@@ -307,16 +310,7 @@ export const steppingDownCases: Case[] = [
     run: (t) =>
       t.unhurried(600, async (ttl) => {
         const name = t.name()
-        const end = gate()
-        const one = await candidate(t, name, {
-          ttl,
-          drain: '10m',
-          work: async ({ signal }) => {
-            await aborted(signal)
-            await end.opened
-          },
-        })
-        t.afterwards(end.open)
+        const { one, end } = await slowToEnd(t, name, ttl)
         const { signal } = await one.leads()
         const two = await candidate(t, name)
         await waits(t, two)
