@@ -3,9 +3,12 @@
  * majority held, the token is larger than every counter heard. Round 2 raises the counters to the token on those nodes,
  * where the key is still ours; with a majority of these, within the time that the lease can be trusted, it is a grant.
  *
- * Why tokens are unique and grow: two grants share a node in their second rounds. There one held after the other, and the
- * later one's first round read what the earlier one's second had raised. Hence a raise may be counted only on a node
- * whose counter went into the token.
+ * Why tokens are unique and grow: two grants share a node on which both were raised. There one held after the other, and
+ * what the earlier one raised, the later one found. Hence a raise may be counted only on a node whose counter went into
+ * the token.
+ *
+ * Mostly one round is enough: its question carries a guess, and a node whose counter is smaller raises it together with
+ * its vote. With a majority of these the guess is the token, for the same reason. Otherwise it is forgotten.
  *
  * @module
  */
@@ -14,6 +17,7 @@ import { type Candidate, nominate, raiseOf, tooLate, voteOf } from './candidate.
 import { type Census, silence } from './census.js'
 import type { Cleaner } from './cleaner.js'
 import { type Cause, type Cluster, blame, count, limit, trustedFor, unavailable } from './cluster.js'
+import type { Foresight } from './foresight.js'
 import type { RedlockNode, Vote, Votes } from './node.js'
 import { leads, refusal } from './obstacles.js'
 
@@ -27,6 +31,7 @@ export interface BallotTools {
   cluster: Cluster
   census: Census
   cleaner: Cleaner
+  foresight: Foresight
   freshOwner: (claim: Claim) => string
 }
 
@@ -38,6 +43,8 @@ export class Ballot {
   readonly #startedAt: number
   readonly #causes: (Cause | undefined)[]
   readonly #roundMs: number
+  /** The guess, for all of them: no two may hold the same key alone, and others may have the same token. */
+  readonly #guess: number
   #votes: Vote[] | undefined
   #unsettled: number
   /** Nodes that said nothing for certain: something of ours may be there. */
@@ -56,6 +63,7 @@ export class Ballot {
     this.#unsettled = claims.length
     const longest = claims.reduce((most, claim) => Math.max(most, claim.ttlMs), 0)
     this.#roundMs = Math.min(cluster.nodeTimeoutMs, longest)
+    this.#guess = tools.foresight.next()
   }
 
   /** Once, when a majority may vote. */
@@ -85,16 +93,20 @@ export class Ballot {
     // Nearly always the same for all nodes.
     const items = candidates === this.candidates ? (this.#votes ??= candidates.map(voteOf)) : candidates.map(voteOf)
     this.#uncertain |= 1 << i
-    node.vote({ run, items }, (reply) => this.#hearVotes(i, candidates, reply))
+    const sentAt = cluster.world.now()
+    node.vote({ run, items, token: this.#guess }, (reply) => this.#hearVotes(i, candidates, reply, sentAt))
   }
 
-  #hearVotes(i: number, candidates: readonly Candidate[], reply: Votes | Error): void {
+  #hearVotes(i: number, candidates: readonly Candidate[], reply: Votes | Error, sentAt: number): void {
     if (reply instanceof Error) {
       this.#causes[i] = () => blame(this.#tools.cluster.nodes[i] as RedlockNode, reply)
       return this.#countVotes(i, candidates, undefined)
     }
     this.#uncertain &= ~(1 << i)
-    if (this.#tools.census.heard(i, reply.standing)) return this.#countVotes(i, candidates, reply)
+    if (this.#tools.census.heard(i, reply.standing)) {
+      this.#tools.foresight.heard(i, reply, sentAt)
+      return this.#countVotes(i, candidates, reply)
+    }
     this.#causes[i] = () => this.#tools.census.cause(i)
     this.#countVotes(i, candidates, undefined)
   }
@@ -107,7 +119,7 @@ export class Ballot {
       const vote = votes?.items[at]
       if (vote === undefined || vote instanceof Error) {
         if (vote) this.#causes[i] = () => blame(this.#tools.cluster.nodes[i] as RedlockNode, vote)
-      } else if (vote === true) this.#countHeld(i, candidate, votes as Votes)
+      } else if (typeof vote === 'string') this.#countHeld(i, candidate, votes as Votes, vote === 'raised')
       else {
         candidate.refused |= bit
         candidate.obstacles[i] = vote
@@ -120,16 +132,18 @@ export class Ballot {
     if (candidates.some(torn)) this.#armPatience()
   }
 
-  #countHeld(i: number, candidate: Candidate, { counter, micros }: Votes): void {
+  #countHeld(i: number, candidate: Candidate, votes: Votes, raised: boolean): void {
     const bit = 1 << i
+    const counter = raised ? this.#guess : votes.counter
     // It came after all, when nobody wanted it any more.
     if (candidate.phase === 'failed') return this.#tools.cleaner.clean(bit, [candidate.owner, candidate.claim], true)
     candidate.held |= bit
     candidate.refused &= ~bit
     if (candidate.phase === 'voting' || candidate.phase === 'staying') {
       candidate.counter = Math.max(candidate.counter, counter)
-      candidate.micros = Math.max(candidate.micros, micros)
+      candidate.micros = Math.max(candidate.micros, votes.micros)
       candidate.spare |= bit
+      if (raised) candidate.foreseen |= bit
     } else if (counter < candidate.token) candidate.spare |= bit
   }
 
@@ -140,7 +154,8 @@ export class Ballot {
     for (const candidate of candidates) {
       if (candidate.phase === 'voting') {
         const held = count(candidate.held)
-        if (held >= majority) elected.push(candidate)
+        if (count(candidate.foreseen) >= majority) this.#foretold(candidate)
+        else if (held >= majority) elected.push(candidate)
         else if (held + count(candidate.asked) < majority) this.#lose(candidate)
       } else if (candidate.phase === 'raising') this.#judgeRaise(candidate)
     }
@@ -148,10 +163,19 @@ export class Ballot {
     this.#finish()
   }
 
+  /** Guessed right: it has been raised already. */
+  #foretold(candidate: Candidate): void {
+    candidate.phase = 'raising'
+    candidate.token = this.#guess
+    candidate.raised = candidate.foreseen
+    this.#judgeRaise(candidate)
+  }
+
   #elect(candidates: readonly Candidate[]): void {
     for (const candidate of candidates) {
       candidate.phase = 'raising'
       candidate.token = Math.max(candidate.counter + 1, candidate.micros)
+      this.#tools.foresight.made(candidate.token)
     }
     this.#armRound()
     this.#raise(candidates)
@@ -243,9 +267,9 @@ export class Ballot {
   }
 
   #fail(candidate: Candidate, answer: Answer): void {
-    const { cleaner } = this.#tools
-    // Others may wait for what had a majority already; what never had one is given back in silence.
-    const quiet = candidate.phase !== 'raising'
+    const { cleaner, cluster } = this.#tools
+    // Others may have heard that it was taken, and wait for it; what never had a majority is given back in silence.
+    const quiet = candidate.phase !== 'raising' && count(candidate.held | this.#uncertain) < cluster.majority
     this.#settle(candidate, 'failed', answer)
     cleaner.clean(candidate.held | this.#uncertain, [candidate.owner, candidate.claim], quiet)
   }

@@ -196,14 +196,13 @@ export class Bells {
     if (!news) {
       news = { nodes: 0, told: false }
       channel.news.set(what, news)
-      this.#world.after(HEARSAY_MS, () => this.#believe(channel, what, Number(listeners)))
+      if (type !== 'taken') this.#world.after(HEARSAY_MS, () => this.#believe(channel, what, Number(listeners)))
       this.#world.after(OLD_NEWS_MS, () => channel.news.delete(what))
     }
     news.nodes |= 1 << i
-    // Told by a majority, it has happened on a majority: asking now cannot be too early.
-    const quorum = Math.min(this.#majority, count(channel.heardFrom))
-    if (count(news.nodes) >= quorum || type === 'revoked' || type === 'taken')
-      this.#believe(channel, what, Number(listeners))
+    // Told by a majority, it has happened on a majority: asking now cannot be too early, and what is taken is a lock.
+    const quorum = type === 'taken' ? this.#majority : Math.min(this.#majority, count(channel.heardFrom))
+    if (count(news.nodes) >= quorum || type === 'revoked') this.#believe(channel, what, Number(listeners))
   }
 
   #believe(channel: Channel, what: string, listeners: number): void {

@@ -16,6 +16,8 @@ export interface Candidate {
   counter: number
   micros: number
   token: number
+  /** Raised to the guessed token together with the vote. */
+  foreseen: number
   /** Held, counted in the token, and not asked to raise yet. */
   spare: number
   raising: number
@@ -36,6 +38,7 @@ export function nominate(claim: Claim, owner: string, nodes: number): Candidate 
     counter: 0,
     micros: 0,
     token: 0,
+    foreseen: 0,
     spare: 0,
     raising: 0,
     raised: 0,
@@ -46,7 +49,10 @@ export function nominate(claim: Claim, owner: string, nodes: number): Candidate 
 
 export function voteOf({ claim, owner }: Candidate): Vote {
   const { key, ttlMs } = claim
-  return { key, owner, ttlMs, shared: claim.weight !== ALL, steal: claim.steal === true }
+  const shared = claim.weight !== ALL
+  const steal = claim.steal === true
+  const plain = !shared && !steal && claim.value === undefined && !claim.announce
+  return { key, owner, ttlMs, shared, steal, plain }
 }
 
 export function raiseOf({ claim, owner, token }: Candidate): Raise {

@@ -11,8 +11,8 @@ import type {
   Raise,
   Reply,
   Standing,
-  Vote,
   Voted,
+  VoteQuestion,
   Votes,
 } from './node.js'
 import type { Link } from './link.js'
@@ -40,16 +40,19 @@ export class LuaNode implements ObservableNode {
     this.#maxTtlMs = String(options.maxTtlMs)
   }
 
-  vote({ run, items }: Question<Vote>, done: Done<Votes>): void {
-    const args = [run, this.#nodes, this.#maxTtlMs]
-    for (const { owner, ttlMs, shared, steal } of items) {
-      args.push(owner, shared || steal ? `${ms(ttlMs)}${shared ? ' read' : ''}${steal ? ' steal' : ''}` : ms(ttlMs))
+  vote({ run, items, token }: VoteQuestion, done: Done<Votes>): void {
+    const args = [run, this.#nodes, this.#maxTtlMs, String(token)]
+    for (const { owner, ttlMs, shared, steal, plain } of items) {
+      args.push(owner, plain ? ms(ttlMs) : `${ms(ttlMs)}${shared ? ' read' : ' later'}${steal ? ' steal' : ''}`)
     }
-    this.#ask(scripts.vote, items, args, done, ([standing, counter, seconds, micros, ...answers]) => ({
+    this.#ask(scripts.vote, items, args, done, ([standing, counter, seconds, micros, raised, ...answers]) => ({
       standing: standing as Standing,
       counter: Number(counter ?? 0),
       micros: Number(seconds ?? 0) * 1e6 + Number(micros ?? 0),
-      items: standing === 'votes' && answers.length === 0 ? allYes(items.length) : answers.map(votedOf),
+      items:
+        standing === 'votes' && answers.length === 0
+          ? all<Voted>(items.length, Number(raised) === 1 ? 'raised' : 'held')
+          : answers.map(votedOf),
     }))
   }
 
@@ -139,12 +142,12 @@ export class LuaNode implements ObservableNode {
 }
 
 /** The usual answer, and as short as it can be: for a hundred items on five servers there is much to read otherwise. */
-function allYes(size: number): true[] {
-  return new Array<true>(size).fill(true)
+function all<T>(size: number, answer: T): T[] {
+  return new Array<T>(size).fill(answer)
 }
 
 function yesOrNo(answers: readonly unknown[], size: number): (boolean | Error)[] {
-  if (answers.length === 0) return allYes(size)
+  if (answers.length === 0) return all(size, true)
   return answers.map((answer) => errorOf(answer) ?? Number(answer) === 1)
 }
 
@@ -165,7 +168,7 @@ function errorOf(answer: unknown): Error | undefined {
 }
 
 function votedOf(answer: unknown): Voted | Error {
-  if (!Array.isArray(answer)) return true
+  if (!Array.isArray(answer)) return Number(answer) === 3 ? 'raised' : 'held'
   const error = errorOf(answer)
   if (error) return error
   const [, owner, ttlMs, token, version, value] = answer

@@ -43,6 +43,13 @@ export interface Vote {
   shared: boolean
   /** Takes it whoever holds it. */
   steal: boolean
+  /** Takes the token of the question, if the node finds it good. Only who holds alone and has nothing to say may. */
+  plain: boolean
+}
+
+/** `token`: a guess. A node for which it is larger than all it knows, and not behind its clock, raises its counter at once. */
+export interface VoteQuestion extends Question<Vote> {
+  token: number
 }
 
 /** Who is in the way on one node, and how new what it says of its value is. */
@@ -50,11 +57,11 @@ export interface Obstacle extends Blocker {
   version?: number | undefined
 }
 
-/** `true`: ours on this node. */
-export type Voted = true | Obstacle
+/** `raised`: ours on this node, with the token of the question; `held`: without. */
+export type Voted = 'raised' | 'held' | Obstacle
 
 export interface Votes extends Reply<Voted> {
-  /** The largest token this node knows of, for whatever name. */
+  /** The largest token this node knew of before it was asked, for whatever name. */
   counter: number
   /** The node's clock: it keeps tokens growing when counters were lost. */
   micros: number
@@ -132,7 +139,7 @@ export interface NodeView {
 export interface RedlockNode {
   /** For messages: `10.0.0.3:6379`. */
   readonly name: string
-  vote(question: Question<Vote>, done: Done<Votes>): void
+  vote(question: VoteQuestion, done: Done<Votes>): void
   /** Of any standing: that the key is ours proves that the node remembers our vote, and so everything before it. */
   raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void
   renew(question: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void

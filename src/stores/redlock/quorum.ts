@@ -4,6 +4,7 @@ import { Ballot, type BallotTools } from './ballot.js'
 import { Census } from './census.js'
 import { Cleaner } from './cleaner.js'
 import { type Cause, type Cluster, blame, trustedFor } from './cluster.js'
+import { Foresight } from './foresight.js'
 import type { NodeRelease, NodeRenewal, NodeRenewed, Vote } from './node.js'
 import { nodeAt, type Outcome, poll, type Said } from './poll.js'
 import { type Entry, Register } from './register.js'
@@ -25,6 +26,7 @@ export class Quorum {
       cluster,
       census: this.census,
       cleaner: new Cleaner(cluster),
+      foresight: new Foresight(cluster.world, cluster.nodes.length),
       freshOwner: (claim) => this.#register.freshOwner(claim.owner),
     }
   }
@@ -260,9 +262,9 @@ export class Quorum {
         if (!entry || outcomes[at] !== 'yes' || !((absent[at] as number) & (1 << i))) continue
         // Released meanwhile: it would come back.
         if (this.#register.find(key, owner) !== entry) continue
-        votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false })
+        votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false, plain: false })
       }
-      if (votes.length > 0 && run !== '') nodeAt(this.#cluster, i).vote({ run, items: votes }, () => {})
+      if (votes.length > 0 && run !== '') nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0 }, () => {})
     }
   }
 }

@@ -16,6 +16,7 @@ import type {
   Standing,
   Vote,
   Voted,
+  VoteQuestion,
   Votes,
 } from '../../../src/stores/redlock/node.js'
 import { isAttempt } from '../../../src/stores/redlock/register.js'
@@ -30,6 +31,7 @@ export type Mutant =
   | 'returning without the counter of the others'
   | 'writer blind to readers'
   | 'release without owner check'
+  | 'a guess is always good'
 
 interface Info {
   token: number
@@ -160,16 +162,18 @@ export class ModelNode {
     return true
   }
 
-  vote({ run, items }: Question<Vote>, client = ''): Votes {
+  vote({ run, items, token }: VoteQuestion, client = ''): Votes {
     const standing = this.#standing(run, client)
     if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }
     const data = this.#data
     data.longestMs = Math.max(data.longestMs, this.#maxTtlMs)
-    const answers = items.map((item) => this.#vote(item))
+    const micros = this.#micros()
     let { counter } = data
     if (this.#mutant === 'max of increments') counter = data.counter++
     if (this.#mutant === 'counters per name that expire') counter = this.#counterOf((items[0] as Vote).key)
-    return { standing, counter, micros: this.#micros(), items: answers }
+    const good = (token > counter && token >= micros) || this.#mutant === 'a guess is always good'
+    const answers = items.map((item) => this.#vote(item, good && token > 0 ? token : undefined))
+    return { standing, counter, micros, items: answers }
   }
 
   raise(items: readonly Raise[]): boolean[] {
@@ -227,6 +231,7 @@ export class ModelNode {
     if (admission.as === 'founder') {
       if (data.state !== 'new') return false
       data.manifest = admission.manifest
+      data.counter = Math.max(data.counter, this.#micros() + 1_000_000)
     } else {
       if (this.#clock() - data.since < Math.max(data.longestMs, admission.longestMs)) return false
       const adopts = this.#mutant !== 'returning without the counter of the others'
@@ -255,10 +260,10 @@ export class ModelNode {
     return memory ? 'sits' : 'votes'
   }
 
-  #vote({ key, owner, ttlMs, shared, steal }: Vote): Voted {
+  #vote({ key, owner, ttlMs, shared, steal, plain }: Vote, token: number | undefined): Voted {
     const now = this.#clock()
     let held = this.#held(key)
-    if (held && this.#isMine(held, owner)) return true
+    if (held && this.#isMine(held, owner)) return 'held'
     if (held && steal) {
       this.#data.keys.delete(key)
       held = undefined
@@ -267,7 +272,8 @@ export class ModelNode {
     if (held && !(shared && held.readers)) return this.#obstacle(held, now)
     if (!shared) {
       this.#data.keys.set(key, { owner, expiresAt: now + ttlMs, readers: undefined, info: new Map() })
-      return true
+      const raised = plain && token !== undefined && this.#raise({ key, owner, token, announce: false, value: undefined })
+      return raised ? 'raised' : 'held'
     }
     if (!held) {
       held = { owner: undefined, expiresAt: 0, readers: new Map(), info: new Map() }
@@ -275,7 +281,7 @@ export class ModelNode {
     }
     held.readers?.set(owner, now + ttlMs)
     held.expiresAt = Math.max(held.expiresAt, now + ttlMs)
-    return true
+    return 'held'
   }
 
   #obstacle(held: Held, now: number): Voted {

@@ -34,6 +34,7 @@ const MUTATIONS: Mutation[] = [
   'counters per name that expire',
   'writer blind to readers',
   'release without owner check',
+  'a guess is always good',
   'trust beyond the ttl',
 ]
 

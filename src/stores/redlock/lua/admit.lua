@@ -9,7 +9,8 @@ if record[3] == 'votes' then return record[7] == ARGV[3] and 1 or 0 end
 local as = ARGV[2]
 if as == 'founder' then
   if record[3] ~= 'new' then return 0 end
-  call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'manifest', ARGV[4])
+  -- Tokens may be a little ahead of the clocks. If there were any before all nodes were emptied, they are smaller than this.
+  call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'manifest', ARGV[4], 'counter', whole(micros + 1000000))
   return 1
 end
 if as == 'loser' then

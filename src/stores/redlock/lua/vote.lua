@@ -1,6 +1,8 @@
--- vote.lua   round 1: set if absent
--- ARGV run nodes maxTtlMs, then per item 2: owner, ttlMs with ' read' or ' steal' behind it or neither
--- → { 'votes', counter, seconds, micros, item… } (no item: all held) | { why not }     item: 1 held | { 0, owner, ttlMs, token, version, value } | { 2, error }
+-- vote.lua   round 1: set if absent, and if the token is good, raise the counter to it
+-- ARGV run nodes maxTtlMs token, then per item 2: owner, ttlMs with ' read', ' later' or ' steal' behind it or none of them
+-- read: beside other readers; later: with a value or for others to hear, which round 2 brings; steal: whoever holds it
+-- → { 'votes', counter, seconds, micros, raised, item… } (no item: all are held) | { why not }
+-- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
   local owner, ttl = holder, nil
@@ -31,11 +33,16 @@ local function vote(plain, a)
     if not holder then call('DEL', readers, info) end
     call('ZADD', readers, whole(now + ttl), owner)
     align(plain, readers, info)
-  else
-    call('SET', plain, owner, 'PX', ttl)
+    return 1
   end
-  return 1
+  call('SET', plain, owner, 'PX', ttl)
+  if not raises or not tonumber(ARGV[a + 1]) then return 1 end
+  call('HSET', KEYS[1], 'counter', ARGV[4], ':' .. nameOf(plain), ENTRY .. owner)
+  ring(plain, 'taken ' .. owner)
+  return 3
 end
 
-for i = 1, next - 1 do answers[i + 4] = 1 end
-return each(next, size, 2, 3, vote, answers)
+for i = 1, next - 1 do answers[i + 5] = raises and 3 or 1 end
+each(next, size, 2, 4, vote, answers)
+if raises and token % 16 == 0 then sweep(size) end
+return answers
