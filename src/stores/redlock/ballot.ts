@@ -43,7 +43,7 @@ export class Ballot {
   readonly #startedAt: number
   readonly #causes: (Cause | undefined)[]
   readonly #roundMs: number
-  /** The guess, for all of them: no two may hold the same key alone, and others may have the same token. */
+  /** One guess for all of them: no two of a batch can hold the same key unless they share it, and then they may share this. */
   readonly #guess: number
   #votes: Vote[] | undefined
   #unsettled: number

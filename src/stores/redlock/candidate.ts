@@ -48,11 +48,8 @@ export function nominate(claim: Claim, owner: string, nodes: number): Candidate 
 }
 
 export function voteOf({ claim, owner }: Candidate): Vote {
-  const { key, ttlMs } = claim
-  const shared = claim.weight !== ALL
-  const steal = claim.steal === true
-  const plain = !shared && !steal && claim.value === undefined && !claim.announce
-  return { key, owner, ttlMs, shared, steal, plain }
+  const { key, ttlMs, weight, steal, announce, value } = claim
+  return { key, owner, ttlMs, shared: weight !== ALL, steal: steal === true, announce: announce === true, value }
 }
 
 export function raiseOf({ claim, owner, token }: Candidate): Raise {

@@ -42,8 +42,12 @@ export class LuaNode implements ObservableNode {
 
   vote({ run, items, token }: VoteQuestion, done: Done<Votes>): void {
     const args = [run, this.#nodes, this.#maxTtlMs, String(token)]
-    for (const { owner, ttlMs, shared, steal, plain } of items) {
-      args.push(owner, plain ? ms(ttlMs) : `${ms(ttlMs)}${shared ? ' read' : ' later'}${steal ? ' steal' : ''}`)
+    for (const { owner, ttlMs, shared, steal, announce, value } of items) {
+      let terms = ms(ttlMs)
+      if (shared) terms += ' read'
+      if (steal) terms += ' steal'
+      if (announce || value !== undefined) terms += `=${flag(announce)}${value ?? ''}`
+      args.push(owner, terms)
     }
     this.#ask(scripts.vote, items, args, done, ([standing, counter, seconds, micros, raised, ...answers]) => ({
       standing: standing as Standing,

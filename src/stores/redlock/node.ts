@@ -43,11 +43,14 @@ export interface Vote {
   shared: boolean
   /** Takes it whoever holds it. */
   steal: boolean
-  /** Takes the token of the question, if the node finds it good. Only who holds alone and has nothing to say may. */
-  plain: boolean
+  announce: boolean
+  value: string | undefined
 }
 
-/** `token`: a guess. A node for which it is larger than all it knows, and not behind its clock, raises its counter at once. */
+/**
+ * `token`: a guess. A node for which it is larger than all it knows, and not behind its clock, raises its counter at once,
+ * except for theft: two thieves in one question would get the same.
+ */
 export interface VoteQuestion extends Question<Vote> {
   token: number
 }

@@ -44,6 +44,8 @@ export function refusal(candidate: Candidate, cluster: Cluster, elapsedMs: numbe
   if (most + unheard < cluster.majority && !blocker.foreign) {
     const scatter = Math.max(SHORTEST_SCATTER_MS, elapsedMs * 2 * (votes.length + 1))
     blocker.ttlMs = cluster.world.random() * scatter
+    // What it would have said as a holder, which it is not.
+    blocker.token = blocker.value = undefined
   }
   return { granted: false, ahead: 0, blocker }
 }

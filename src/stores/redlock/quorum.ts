@@ -262,7 +262,7 @@ export class Quorum {
         if (!entry || outcomes[at] !== 'yes' || !((absent[at] as number) & (1 << i))) continue
         // Released meanwhile: it would come back.
         if (this.#register.find(key, owner) !== entry) continue
-        votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false, plain: false })
+        votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false, announce: false, value: undefined })
       }
       if (votes.length > 0 && run !== '') nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0 }, () => {})
     }

@@ -172,8 +172,16 @@ export class ModelNode {
     if (this.#mutant === 'max of increments') counter = data.counter++
     if (this.#mutant === 'counters per name that expire') counter = this.#counterOf((items[0] as Vote).key)
     const good = (token > counter && token >= micros) || this.#mutant === 'a guess is always good'
-    const answers = items.map((item) => this.#vote(item, good && token > 0 ? token : undefined))
+    const answers = items.map((item) => this.#voteAndRaise(item, good && token > 0 ? token : undefined))
     return { standing, counter, micros, items: answers }
+  }
+
+  #voteAndRaise(item: Vote, token: number | undefined): Voted {
+    const mine = this.#held(item.key)
+    const again = mine !== undefined && this.#isMine(mine, item.owner)
+    const answer = this.#vote(item)
+    if (answer !== 'held' || again || item.steal || token === undefined) return answer
+    return this.#raise({ ...item, token }) ? 'raised' : 'held'
   }
 
   raise(items: readonly Raise[]): boolean[] {
@@ -260,7 +268,7 @@ export class ModelNode {
     return memory ? 'sits' : 'votes'
   }
 
-  #vote({ key, owner, ttlMs, shared, steal, plain }: Vote, token: number | undefined): Voted {
+  #vote({ key, owner, ttlMs, shared, steal }: Vote): Voted {
     const now = this.#clock()
     let held = this.#held(key)
     if (held && this.#isMine(held, owner)) return 'held'
@@ -272,8 +280,7 @@ export class ModelNode {
     if (held && !(shared && held.readers)) return this.#obstacle(held, now)
     if (!shared) {
       this.#data.keys.set(key, { owner, expiresAt: now + ttlMs, readers: undefined, info: new Map() })
-      const raised = plain && token !== undefined && this.#raise({ key, owner, token, announce: false, value: undefined })
-      return raised ? 'raised' : 'held'
+      return 'held'
     }
     if (!held) {
       held = { owner: undefined, expiresAt: 0, readers: new Map(), info: new Map() }

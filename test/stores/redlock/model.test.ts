@@ -95,14 +95,18 @@ class Conversation {
     return this.random() < 0.8 ? this.last : { key: this.pick(KEYS), owner: this.pick(OWNERS) }
   }
 
+  #value(): string | undefined {
+    return this.random() < 0.5 ? JSON.stringify({ n: this.token, text: 'a:b=c\n' }) : undefined
+  }
+
   async #vote(): Promise<[string, unknown, unknown]> {
     const short = this.random() < 0.05
     if (short) this.pause = 2 * SHORT_MS
     const ttlMs = short ? SHORT_MS : NEVER_MS
     const item = () => {
       const [shared, steal] = [this.random() < 0.3, this.random() < 0.03]
-      const plain = !shared && !steal && this.random() < 0.7
-      return { key: this.pick(KEYS), owner: this.pick(OWNERS), ttlMs, shared, steal, plain }
+      const announce = this.random() < 0.1
+      return { key: this.pick(KEYS), owner: this.pick(OWNERS), ttlMs, shared, steal, announce, value: this.#value() }
     }
     const items = Array.from({ length: 1 + Math.floor(this.random() * 2) }, item)
     const { key, owner } = this.pick(items)
@@ -118,8 +122,7 @@ class Conversation {
 
   async #raise(): Promise<[string, unknown, unknown]> {
     this.token += Math.floor(this.random() * 3)
-    const value = this.random() < 0.5 ? JSON.stringify({ n: this.token, text: 'a:b:c\n' }) : undefined
-    const items = [{ ...this.#somebody(), token: this.token, announce: this.random() < 0.1, value }]
+    const items = [{ ...this.#somebody(), token: this.token, announce: this.random() < 0.1, value: this.#value() }]
     const answer = await ask<unknown>((done) => real.raise(items, done))
     const model = this.model.raise(items)
     if (model[0] === true) this.raised++

@@ -85,6 +85,15 @@ local function write(plain, info, owner, shared, text)
   call('HSET', KEYS[1], ':' .. nameOf(plain), text .. owner)
 end
 
+-- The first entry of a lease. note: announce..value
+local function announce(plain, info, owner, shared, token, note)
+  local aloud = string.sub(note, 1, 1)
+  write(plain, info, owner, shared, entry(token, whole(now), '1', aloud, string.sub(note, 2)))
+  if aloud == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
+  -- Those who were about to ask need not, if most nodes say so.
+  if not shared then ring(plain, 'taken ' .. owner) end
+end
+
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
 -- Returns the content of the plain key afterwards.
 local function settle(plain, readers, info)

@@ -113,6 +113,15 @@ local function write(plain, info, owner, shared, text)
   call('HSET', KEYS[1], ':' .. nameOf(plain), text .. owner)
 end
 
+-- The first entry of a lease. note: announce..value
+local function announce(plain, info, owner, shared, token, note)
+  local aloud = string.sub(note, 1, 1)
+  write(plain, info, owner, shared, entry(token, whole(now), '1', aloud, string.sub(note, 2)))
+  if aloud == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
+  -- Those who were about to ask need not, if most nodes say so.
+  if not shared then ring(plain, 'taken ' .. owner) end
+end
+
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
 -- Returns the content of the plain key afterwards.
 local function settle(plain, readers, info)
@@ -311,7 +320,7 @@ end
 `
 
 export const quickVote: string = `-- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
--- ARGV run nodes maxTtlMs token, then per item 2: owner, ttlMs with ' read', ' later' or ' steal' behind it or none of them
+-- ARGV run nodes maxTtlMs token, then per item 2: owner terms
 local QUICK = redis.call
 local self = QUICK('HMGET', KEYS[1], 'run', 'state', 'nodes', 'counter', 'longest')
 -- Looking for a text in a text is several times faster than matching a pattern.
@@ -364,13 +373,10 @@ local raised = '0'
 local function raise(plain, a)
   local readers, info = sides(plain)
   local owner, token = ARGV[a], ARGV[a + 1]
-  local announce, value = string.sub(ARGV[a + 2], 1, 1), string.sub(ARGV[a + 2], 2)
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
   if tonumber(token) > tonumber(raised) then raised = token end
-  write(plain, info, owner, holder == SHARED, entry(token, whole(now), '1', announce, value))
-  if announce == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
-  if holder ~= SHARED then ring(plain, 'taken ' .. owner) end
+  announce(plain, info, owner, holder == SHARED, token, ARGV[a + 2])
   return 1
 end
 
@@ -448,8 +454,8 @@ return { whole(micros) }
 `
 
 export const vote: string = `-- vote.lua   round 1: set if absent, and if the token is good, raise the counter to it
--- ARGV run nodes maxTtlMs token, then per item 2: owner, ttlMs with ' read', ' later' or ' steal' behind it or none of them
--- read: beside other readers; later: with a value or for others to hear, which round 2 brings; steal: whoever holds it
+-- ARGV run nodes maxTtlMs token, then per item 2: owner terms
+-- terms: ttlMs[ read][ steal][=announce..value]
 -- → { 'votes', counter, seconds, micros, raised, item… } (no item: all are held) | { why not }
 -- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
@@ -468,11 +474,11 @@ end
 local function vote(plain, a)
   local readers, info = sides(plain)
   local owner = ARGV[a]
-  local ttl = string.match(ARGV[a + 1], '^%d+')
-  local reads = string.find(ARGV[a + 1], ' read', 1, true)
+  local ttl, how, note = string.match(ARGV[a + 1], '^(%d+)([^=]*)=?(.*)$')
+  local reads, steals = string.find(how, 'read', 1, true), string.find(how, 'steal', 1, true)
   local holder = settle(plain, readers, info)
   if holder and isMine(holder, readers, owner) then return 1 end
-  if holder and string.find(ARGV[a + 1], ' steal', 1, true) then
+  if holder and steals then
     cutOff(plain)
     holder = false
   end
@@ -482,12 +488,12 @@ local function vote(plain, a)
     if not holder then call('DEL', readers, info) end
     call('ZADD', readers, whole(now + ttl), owner)
     align(plain, readers, info)
-    return 1
+  else
+    call('SET', plain, owner, 'PX', ttl)
   end
-  call('SET', plain, owner, 'PX', ttl)
-  if not raises or not tonumber(ARGV[a + 1]) then return 1 end
-  call('HSET', KEYS[1], 'counter', ARGV[4], ':' .. nameOf(plain), ENTRY .. owner)
-  ring(plain, 'taken ' .. owner)
+  if not raises or steals then return 1 end
+  call('HSET', KEYS[1], 'counter', ARGV[4])
+  announce(plain, info, owner, reads, ARGV[4], note == '' and '0' or note)
   return 3
 end
 

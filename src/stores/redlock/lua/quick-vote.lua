@@ -1,5 +1,5 @@
 -- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
--- ARGV run nodes maxTtlMs token, then per item 2: owner, ttlMs with ' read', ' later' or ' steal' behind it or none of them
+-- ARGV run nodes maxTtlMs token, then per item 2: owner terms
 local QUICK = redis.call
 local self = QUICK('HMGET', KEYS[1], 'run', 'state', 'nodes', 'counter', 'longest')
 -- Looking for a text in a text is several times faster than matching a pattern.

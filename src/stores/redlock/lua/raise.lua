@@ -7,13 +7,10 @@ local raised = '0'
 local function raise(plain, a)
   local readers, info = sides(plain)
   local owner, token = ARGV[a], ARGV[a + 1]
-  local announce, value = string.sub(ARGV[a + 2], 1, 1), string.sub(ARGV[a + 2], 2)
   local holder = settle(plain, readers, info)
   if not holder or not isMine(holder, readers, owner) then return 0 end
   if tonumber(token) > tonumber(raised) then raised = token end
-  write(plain, info, owner, holder == SHARED, entry(token, whole(now), '1', announce, value))
-  if announce == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
-  if holder ~= SHARED then ring(plain, 'taken ' .. owner) end
+  announce(plain, info, owner, holder == SHARED, token, ARGV[a + 2])
   return 1
 end
 

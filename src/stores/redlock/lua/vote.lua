@@ -1,6 +1,6 @@
 -- vote.lua   round 1: set if absent, and if the token is good, raise the counter to it
--- ARGV run nodes maxTtlMs token, then per item 2: owner, ttlMs with ' read', ' later' or ' steal' behind it or none of them
--- read: beside other readers; later: with a value or for others to hear, which round 2 brings; steal: whoever holds it
+-- ARGV run nodes maxTtlMs token, then per item 2: owner terms
+-- terms: ttlMs[ read][ steal][=announce..value]
 -- → { 'votes', counter, seconds, micros, raised, item… } (no item: all are held) | { why not }
 -- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
@@ -19,11 +19,11 @@ end
 local function vote(plain, a)
   local readers, info = sides(plain)
   local owner = ARGV[a]
-  local ttl = string.match(ARGV[a + 1], '^%d+')
-  local reads = string.find(ARGV[a + 1], ' read', 1, true)
+  local ttl, how, note = string.match(ARGV[a + 1], '^(%d+)([^=]*)=?(.*)$')
+  local reads, steals = string.find(how, 'read', 1, true), string.find(how, 'steal', 1, true)
   local holder = settle(plain, readers, info)
   if holder and isMine(holder, readers, owner) then return 1 end
-  if holder and string.find(ARGV[a + 1], ' steal', 1, true) then
+  if holder and steals then
     cutOff(plain)
     holder = false
   end
@@ -33,12 +33,12 @@ local function vote(plain, a)
     if not holder then call('DEL', readers, info) end
     call('ZADD', readers, whole(now + ttl), owner)
     align(plain, readers, info)
-    return 1
+  else
+    call('SET', plain, owner, 'PX', ttl)
   end
-  call('SET', plain, owner, 'PX', ttl)
-  if not raises or not tonumber(ARGV[a + 1]) then return 1 end
-  call('HSET', KEYS[1], 'counter', ARGV[4], ':' .. nameOf(plain), ENTRY .. owner)
-  ring(plain, 'taken ' .. owner)
+  if not raises or steals then return 1 end
+  call('HSET', KEYS[1], 'counter', ARGV[4])
+  announce(plain, info, owner, reads, ARGV[4], note == '' and '0' or note)
   return 3
 end
 
