@@ -33,6 +33,8 @@ export interface BallotTools {
   cleaner: Cleaner
   foresight: Foresight
   freshOwner: (claim: Claim) => string
+  /** Whether anybody here waits for this key, or did a moment ago: then others elsewhere may too. */
+  awaited: (key: string) => boolean
 }
 
 /** One attempt for each claim of a batch: one message per node and round, each claim decided on its own. */
@@ -45,6 +47,7 @@ export class Ballot {
   readonly #roundMs: number
   /** One guess for all of them: no two of a batch can hold the same key unless they share it, and then they may share this. */
   readonly #guess: number
+  readonly #aloud: boolean
   #votes: Vote[] | undefined
   #unsettled: number
   /** Nodes that said nothing for certain: something of ours may be there. */
@@ -64,6 +67,7 @@ export class Ballot {
     const longest = claims.reduce((most, claim) => Math.max(most, claim.ttlMs), 0)
     this.#roundMs = Math.min(cluster.nodeTimeoutMs, longest)
     this.#guess = tools.foresight.next()
+    this.#aloud = claims.some(({ key }) => tools.awaited(key))
   }
 
   /** Once, when a majority may vote. */
@@ -94,7 +98,7 @@ export class Ballot {
     const items = candidates === this.candidates ? (this.#votes ??= candidates.map(voteOf)) : candidates.map(voteOf)
     this.#uncertain |= 1 << i
     const sentAt = cluster.world.now()
-    node.vote({ run, items, token: this.#guess }, (reply) => this.#hearVotes(i, candidates, reply, sentAt))
+    node.vote({ run, items, token: this.#guess, aloud: this.#aloud }, (reply) => this.#hearVotes(i, candidates, reply, sentAt))
   }
 
   #hearVotes(i: number, candidates: readonly Candidate[], reply: Votes | Error, sentAt: number): void {

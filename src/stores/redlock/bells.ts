@@ -74,6 +74,10 @@ export class Bells {
     }
   }
 
+  watches(key: string): boolean {
+    return this.#channels.has(key)
+  }
+
   close(): void {
     this.#closed = true
     for (const channel of this.#channels.values()) this.#forget(channel)

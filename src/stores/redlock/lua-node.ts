@@ -40,8 +40,8 @@ export class LuaNode implements ObservableNode {
     this.#maxTtlMs = String(options.maxTtlMs)
   }
 
-  vote({ run, items, token }: VoteQuestion, done: Done<Votes>): void {
-    const args = [run, this.#nodes, this.#maxTtlMs, String(token)]
+  vote({ run, items, token, aloud }: VoteQuestion, done: Done<Votes>): void {
+    const args = [`${run} ${this.#nodes}`, this.#maxTtlMs, String(token), flag(aloud)]
     for (const { owner, ttlMs, shared, steal, announce, value } of items) {
       let terms = ms(ttlMs)
       if (shared) terms += ' read'
@@ -49,15 +49,18 @@ export class LuaNode implements ObservableNode {
       if (announce || value !== undefined) terms += `=${flag(announce)}${value ?? ''}`
       args.push(owner, terms)
     }
-    this.#ask(scripts.vote, items, args, done, ([standing, counter, seconds, micros, raised, ...answers]) => ({
-      standing: standing as Standing,
-      counter: Number(counter ?? 0),
-      micros: Number(seconds ?? 0) * 1e6 + Number(micros ?? 0),
-      items:
-        standing === 'votes' && answers.length === 0
-          ? all<Voted>(items.length, Number(raised) === 1 ? 'raised' : 'held')
-          : answers.map(votedOf),
-    }))
+    this.#ask(scripts.vote, items, args, done, (answer) => {
+      const standing = answer[0] as Standing
+      if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }
+      const [counter, micros] = [Number(answer[1]), Number(answer[2])]
+      const each = Number(answer[3]) === 1 ? 'raised' : 'held'
+      return {
+        standing,
+        counter,
+        micros,
+        items: answer.length === 4 ? all<Voted>(items.length, each) : answer.slice(4).map(votedOf),
+      }
+    })
   }
 
   raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void {

@@ -53,6 +53,8 @@ export interface Vote {
  */
 export interface VoteQuestion extends Question<Vote> {
   token: number
+  /** Others may be about to ask for one of these: let them hear if it is taken. */
+  aloud: boolean
 }
 
 /** Who is in the way on one node, and how new what it says of its value is. */

@@ -18,7 +18,7 @@ export class Quorum {
   readonly #register: Register
   readonly #tools: BallotTools
 
-  constructor(cluster: Cluster) {
+  constructor(cluster: Cluster, awaited: (key: string) => boolean = () => false) {
     this.#cluster = cluster
     this.#register = new Register(cluster.world.random)
     this.census = new Census(cluster)
@@ -28,6 +28,7 @@ export class Quorum {
       cleaner: new Cleaner(cluster),
       foresight: new Foresight(cluster.world, cluster.nodes.length),
       freshOwner: (claim) => this.#register.freshOwner(claim.owner),
+      awaited,
     }
   }
 
@@ -37,6 +38,7 @@ export class Quorum {
 
   /** One attempt each. Whoever holds what it asks for gets it again, with the same token. */
   acquire(claims: readonly Claim[], done: (answers: Answer[]) => void): void {
+    if (this.#areNew(claims)) return this.#elect(claims, done)
     const answers: (Answer | undefined)[] = claims.map((claim) => this.#refuse(claim))
     const entries = claims.map((claim) => this.#register.find(claim.key, claim.owner))
     const now = this.#cluster.world.now()
@@ -143,6 +145,14 @@ export class Quorum {
           ),
         ),
     })
+  }
+
+  /** As nearly always: nothing to refuse, and nobody who may hold already what it asks for. */
+  #areNew(claims: readonly Claim[]): boolean {
+    for (const claim of claims) {
+      if (this.#refuse(claim) || this.#register.find(claim.key, claim.owner)) return false
+    }
+    return claims.length > 0
   }
 
   /** What this store cannot carry. */
@@ -264,7 +274,7 @@ export class Quorum {
         if (this.#register.find(key, owner) !== entry) continue
         votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false, announce: false, value: undefined })
       }
-      if (votes.length > 0 && run !== '') nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0 }, () => {})
+      if (votes.length > 0 && run !== '') nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, aloud: false }, () => {})
     }
   }
 }

@@ -47,7 +47,8 @@ export class Register {
 
   /** By the name of the acquisition or by that of its attempt. */
   find(key: string, owner: string): Entry | undefined {
-    const byAttempt = this.#entries.get(`${key}\0${owner.slice(0, owner.lastIndexOf(MARK))}`)
+    const mark = owner.lastIndexOf(MARK)
+    const byAttempt = mark < 0 ? undefined : this.#entries.get(`${key}\0${owner.slice(0, mark)}`)
     return byAttempt?.owner === owner ? byAttempt : this.#entries.get(`${key}\0${owner}`)
   }
 

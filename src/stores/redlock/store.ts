@@ -46,7 +46,7 @@ export class RedlockStore implements Store {
     const shape = { nodes: lines.length, maxTtlMs }
     this.#nodes = lines.map((line) => new LuaNode(new Link(line, world, nodeTimeoutMs), shape))
     this.#cluster = { ...settings, nodes: this.#nodes, majority: Math.floor(lines.length / 2) + 1 }
-    this.#quorum = new Quorum(this.#cluster)
+    this.#quorum = new Quorum(this.#cluster, (key) => this.#bells.watches(key))
     this.#bells = new Bells(lines, this.#cluster, () => this.#quorum.usualMs)
     this.#onClose = onClose
     this.maxTtlMs = maxTtlMs

@@ -114,8 +114,8 @@ class Conversation {
     const [run, modelRun] = this.#runs()
     const token = this.pick([0, Date.now() * 1_000 - 5_000_000, this.token, ...[1, 4, 5, 16].map((n) => this.token + n)])
     this.token = Math.max(this.token, token)
-    const answer = await ask<object>((done) => real.vote({ run, items, token }, done))
-    const model = this.model.vote({ run: modelRun, items, token })
+    const answer = await ask<object>((done) => real.vote({ run, items, token, aloud: this.random() < 0.5 }, done))
+    const model = this.model.vote({ run: modelRun, items, token, aloud: false })
     if (model.items.includes('raised')) this.foreseen++
     return [`vote ${token} ${JSON.stringify(items)}`, answer, model]
   }

@@ -2,7 +2,7 @@
 --
 -- KEYS 1 record, then plain… one per item. The others are named after these.
 -- On each node there is, for all names together:
---   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of;
+--   record   hash    run id state since longest nodes manifest voter: who this node is and whether it votes; counter: the largest token it knows of;
 --                    :<name> for each name that is held: the entry of an exclusive lease with its owner behind, nothing for shared ones
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at

@@ -8,12 +8,17 @@ local record = call('HMGET', KEYS[1], 'run', 'id', 'state', 'since', 'counter', 
 if record[1] ~= run() or record[2] ~= ARGV[1] then return 0 end
 if record[3] == 'votes' then return record[7] == ARGV[3] and 1 or 0 end
 
+local function let()
+  call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'voter', record[1] .. ' ' .. ARGV[3])
+  return 1
+end
+
 local as = ARGV[2]
 if as == 'founder' then
   if record[3] ~= 'new' then return 0 end
   -- Tokens may be a little ahead of the clocks. If there were any before all nodes were emptied, they are smaller than this.
-  call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'manifest', ARGV[4], 'counter', whole(micros + 1000000))
-  return 1
+  call('HSET', KEYS[1], 'manifest', ARGV[4], 'counter', whole(micros + 1000000))
+  return let()
 end
 if as == 'loser' then
   call('HSET', KEYS[1], 'state', 'lost')
@@ -22,15 +27,15 @@ end
 local longest = math.max(tonumber(ARGV[5]), tonumber(record[6] or 0))
 if now - record[4] < longest then return 0 end
 local counter = math.max(tonumber(ARGV[4]), tonumber(record[5] or 0))
-call('HSET', KEYS[1], 'state', 'votes', 'nodes', ARGV[3], 'counter', whole(counter), 'longest', whole(longest))
-return 1
+call('HSET', KEYS[1], 'counter', whole(counter), 'longest', whole(longest))
+return let()
 `
 
 export const common: string = `-- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
 --
 -- KEYS 1 record, then plain… one per item. The others are named after these.
 -- On each node there is, for all names together:
---   record   hash    run id state since longest nodes manifest: who this node is and whether it votes; counter: the largest token it knows of;
+--   record   hash    run id state since longest nodes manifest voter: who this node is and whether it votes; counter: the largest token it knows of;
 --                    :<name> for each name that is held: the entry of an exclusive lease with its owner behind, nothing for shared ones
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
@@ -320,20 +325,32 @@ end
 `
 
 export const quickVote: string = `-- quick-vote.lua   round 1 for locks that nobody holds; from the first other item on, vote.lua goes on
--- ARGV run nodes maxTtlMs token, then per item 2: owner terms
+-- ARGV voter maxTtlMs token aloud, then per item 2: owner terms
+-- voter: the run and the number of nodes, as admit.lua wrote them down      aloud: 1 if others may be about to ask for one of these
 local QUICK = redis.call
-local self = QUICK('HMGET', KEYS[1], 'run', 'state', 'nodes', 'counter', 'longest')
--- Looking for a text in a text is several times faster than matching a pattern.
-if not string.find(QUICK('INFO', 'server'), 'run_id:' .. ARGV[1], 1, true) then return { 'stranger' } end
-if self[1] ~= ARGV[1] or self[2] ~= 'votes' then return { 'sits' } end
-if self[3] ~= ARGV[2] then return { 'other' } end
-if not self[5] or tonumber(self[5]) < tonumber(ARGV[3]) then QUICK('HSET', KEYS[1], 'longest', ARGV[3]) end
+local self = QUICK('HMGET', KEYS[1], 'voter', 'counter', 'longest')
+local run = string.sub(ARGV[1], 1, 40)
+-- Asked of the server itself and not of the caller: a caller that has not noticed a restart would vouch for a node that
+-- came back with yesterday's data.
+local server = QUICK('INFO', 'server')
+local _, at = string.find(server, 'run_id:' .. run, 1, true)
+if not at then return { 'stranger' } end
+if self[1] ~= ARGV[1] then
+  local record = QUICK('HMGET', KEYS[1], 'run', 'state')
+  return { record[1] == run and record[2] == 'votes' and 'other' or 'sits' }
+end
+if not self[3] or tonumber(self[3]) < tonumber(ARGV[2]) then QUICK('HSET', KEYS[1], 'longest', ARGV[2]) end
 
-local at = QUICK('TIME')
-local token = tonumber(ARGV[4])
+-- Whoever asks for the time itself pays for another call. Redis before 6.2 wants that.
+local clock = string.match(server, 'server_time_usec:(%d+)', at)
+if not clock then
+  local time = QUICK('TIME')
+  clock = string.format('%.0f', time[1] * 1000000 + time[2])
+end
+local token = tonumber(ARGV[3])
 -- Larger than every token known here, and not behind the clock, which is what keeps tokens growing when counters were lost.
-local raises = token > tonumber(self[4] or 0) and token >= at[1] * 1000000 + at[2]
-local answers = { 'votes', self[4] or '0', at[1], at[2], raises and 1 or 0 }
+local raises = token > tonumber(self[2] or 0) and token >= tonumber(clock)
+local answers = { 'votes', self[2] or '0', clock, raises and 1 or 0 }
 local size = #KEYS - 1
 local next = 1
 while next <= size do
@@ -343,22 +360,23 @@ while next <= size do
   if not set or set.err then break end
   next = next + 1
 end
--- The entry of a lease without a value, up to its owner. A token is microseconds: since when it is held.
-local ENTRY = ARGV[4] .. ':' .. string.sub(ARGV[4], 1, -4) .. ':1:0:0:'
 if raises and next > 1 then
   local bare = #KEYS[1] - #'leasehold:redlock' + 1
-  local fields, channels = { 'counter', ARGV[4] }, {}
+  -- The entry of a lease without a value, up to its owner. A token is microseconds: since when it is held.
+  local entry = ARGV[3] .. ':' .. string.sub(ARGV[3], 1, -4) .. ':1:0:0:'
+  local fields, channels = { 'counter', ARGV[3] }, {}
   for i = 1, next - 1 do
     local name = string.sub(KEYS[i + 1], bare)
-    channels[i] = 'leasehold:redlock:bell:' .. name
     fields[2 * i + 1] = ':' .. name
-    fields[2 * i + 2] = ENTRY .. ARGV[2 * i + 3]
+    fields[2 * i + 2] = entry .. ARGV[2 * i + 3]
+    channels[i] = 'leasehold:redlock:bell:' .. name
   end
   QUICK('HSET', KEYS[1], unpack(fields))
-  -- Those who were about to ask need not, if most nodes say so.
-  local listeners = QUICK('PUBSUB', 'NUMSUB', unpack(channels))
-  for i = 1, next - 1 do
-    if listeners[2 * i] > 0 then QUICK('PUBLISH', channels[i], listeners[2 * i] .. ' taken ' .. ARGV[2 * i + 3]) end
+  if ARGV[4] == '1' then
+    local listeners = QUICK('PUBSUB', 'NUMSUB', unpack(channels))
+    for i = 1, next - 1 do
+      if listeners[2 * i] > 0 then QUICK('PUBLISH', channels[i], listeners[2 * i] .. ' taken ' .. ARGV[2 * i + 3]) end
+    end
   end
 end
 if next > size and (not raises or token % 16 ~= 0) then return answers end
@@ -454,9 +472,9 @@ return { whole(micros) }
 `
 
 export const vote: string = `-- vote.lua   round 1: set if absent, and if the token is good, raise the counter to it
--- ARGV run nodes maxTtlMs token, then per item 2: owner terms
+-- ARGV voter maxTtlMs token aloud, then per item 2: owner terms
 -- terms: ttlMs[ read][ steal][=announce..value]
--- → { 'votes', counter, seconds, micros, raised, item… } (no item: all are held) | { why not }
+-- → { 'votes', counter, micros, raised, item… } (no item: all are held) | { why not }
 -- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
@@ -492,12 +510,12 @@ local function vote(plain, a)
     call('SET', plain, owner, 'PX', ttl)
   end
   if not raises or steals then return 1 end
-  call('HSET', KEYS[1], 'counter', ARGV[4])
-  announce(plain, info, owner, reads, ARGV[4], note == '' and '0' or note)
+  call('HSET', KEYS[1], 'counter', ARGV[3])
+  announce(plain, info, owner, reads, ARGV[3], note == '' and '0' or note)
   return 3
 end
 
-for i = 1, next - 1 do answers[i + 5] = raises and 3 or 1 end
+for i = 1, next - 1 do answers[i + 4] = raises and 3 or 1 end
 each(next, size, 2, 4, vote, answers)
 if raises and token % 16 == 0 then sweep(size) end
 return answers

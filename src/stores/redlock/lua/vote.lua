@@ -1,7 +1,7 @@
 -- vote.lua   round 1: set if absent, and if the token is good, raise the counter to it
--- ARGV run nodes maxTtlMs token, then per item 2: owner terms
+-- ARGV voter maxTtlMs token aloud, then per item 2: owner terms
 -- terms: ttlMs[ read][ steal][=announce..value]
--- → { 'votes', counter, seconds, micros, raised, item… } (no item: all are held) | { why not }
+-- → { 'votes', counter, micros, raised, item… } (no item: all are held) | { why not }
 -- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
@@ -37,12 +37,12 @@ local function vote(plain, a)
     call('SET', plain, owner, 'PX', ttl)
   end
   if not raises or steals then return 1 end
-  call('HSET', KEYS[1], 'counter', ARGV[4])
-  announce(plain, info, owner, reads, ARGV[4], note == '' and '0' or note)
+  call('HSET', KEYS[1], 'counter', ARGV[3])
+  announce(plain, info, owner, reads, ARGV[3], note == '' and '0' or note)
   return 3
 end
 
-for i = 1, next - 1 do answers[i + 5] = raises and 3 or 1 end
+for i = 1, next - 1 do answers[i + 4] = raises and 3 or 1 end
 each(next, size, 2, 4, vote, answers)
 if raises and token % 16 == 0 then sweep(size) end
 return answers
