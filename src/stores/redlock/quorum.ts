@@ -188,6 +188,7 @@ export class Quorum {
         const attempt = { ballot, candidate }
         const entry: Entry = {
           key: claim.key,
+          claimedBy: claim.owner,
           owner,
           shared: claim.weight !== ALL,
           token: 0n,
@@ -195,7 +196,7 @@ export class Quorum {
           version: 1,
           attempt,
         }
-        this.#register.add(claim.owner, entry, startedAt)
+        this.#register.add(entry, startedAt)
         return entry
       })
       ballot.start()

@@ -4,6 +4,8 @@ import type { Candidate } from './candidate.js'
 /** What this process knows of one acquisition: an attempt under way, or a grant. */
 export interface Entry {
   key: string
+  /** The owner of the acquisition, as the core knows it. */
+  claimedBy: string
   /** The owner of the attempt, as the nodes know it. */
   owner: string
   shared: boolean
@@ -25,7 +27,8 @@ const SWEEP_EVERY = 1_000
  * again, and whoever gives up under its own name gives up the attempt.
  */
 export class Register {
-  readonly #entries = new Map<string, Entry>()
+  /** By the name of the acquisition and by that of its attempt. Mostly one each; a list where it asked for several keys. */
+  readonly #entries = new Map<string, Entry[]>()
   readonly #instance: string
   #attempts = 0
   #sinceSweep = 0
@@ -40,27 +43,39 @@ export class Register {
     return `${owner}${MARK}${this.#instance}${(this.#attempts++).toString(36)}`
   }
 
-  add(claimOwner: string, entry: Entry, now: number): void {
+  add(entry: Entry, now: number): void {
     if (++this.#sinceSweep >= SWEEP_EVERY) this.#sweep(now)
-    this.#entries.set(`${entry.key}\0${claimOwner}`, entry)
+    const before = this.find(entry.key, entry.claimedBy)
+    if (before) this.remove(before)
+    for (const name of [entry.claimedBy, entry.owner]) {
+      const entries = this.#entries.get(name)
+      if (entries) entries.push(entry)
+      else this.#entries.set(name, [entry])
+    }
   }
 
-  /** By the name of the acquisition or by that of its attempt. */
-  find(key: string, owner: string): Entry | undefined {
-    const mark = owner.lastIndexOf(MARK)
-    const byAttempt = mark < 0 ? undefined : this.#entries.get(`${key}\0${owner.slice(0, mark)}`)
-    return byAttempt?.owner === owner ? byAttempt : this.#entries.get(`${key}\0${owner}`)
+  find(key: string, name: string): Entry | undefined {
+    const entries = this.#entries.get(name)
+    if (entries) for (const entry of entries) if (entry.key === key) return entry
+    return undefined
   }
 
   remove(entry: Entry): void {
-    const at = `${entry.key}\0${entry.owner.slice(0, entry.owner.lastIndexOf(MARK))}`
-    if (this.#entries.get(at) === entry) this.#entries.delete(at)
+    for (const name of [entry.claimedBy, entry.owner]) {
+      const entries = this.#entries.get(name)
+      const at = entries ? entries.indexOf(entry) : -1
+      if (!entries || at < 0) continue
+      if (entries.length === 1) this.#entries.delete(name)
+      else entries.splice(at, 1)
+    }
   }
 
   /** Grants that ended without a word from their holder. */
   #sweep(now: number): void {
     this.#sinceSweep = 0
-    for (const [at, entry] of this.#entries) if (!entry.attempt && entry.until <= now) this.#entries.delete(at)
+    for (const entry of [...this.#entries.values()].flat()) {
+      if (!entry.attempt && entry.until <= now) this.remove(entry)
+    }
   }
 }
 
