@@ -26,7 +26,6 @@ export class Courier {
   readonly #world: World
   readonly #onStray: (claim: Claim, grant: Grant) => void
   readonly #immediate: boolean
-  /** The time limits of calls that somebody waits for, and of the others: only the first keep a process alive. */
   readonly #urgency: Timers
   readonly #patience: Timers
   readonly #acquiring: Channel<Claim, Answer>
@@ -68,7 +67,7 @@ export class Courier {
       try {
         return (this.store.acquire([claim]) as Answer[])[0] as Answer
       } catch (error) {
-        return { granted: 'unknown', error: this.#explain(error) }
+        return { granted: 'unknown', error: this.explain(error) }
       }
     }
     return claim.blockMs ? this.#acquiring.sendAlone(claim, claim.blockMs) : this.#acquiring.send(claim)
@@ -77,13 +76,15 @@ export class Courier {
   /** All or none, in one call of their own. */
   async acquireTogether(claims: Claim[]): Promise<Answer[]> {
     const failed = (error: unknown): Answer[] => claims.map(() => ({ granted: 'unknown', error }))
-    return this.within(() => this.store.acquire(claims, { atomic: true }), failed, {
-      late: (answers) => {
+    return this.within(
+      () => this.store.acquire(claims, { atomic: true }),
+      failed,
+      (answers) => {
         for (const [i, answer] of answers.entries()) {
           if (answer.granted === true) this.#onStray(claims[i] as Claim, answer)
         }
       },
-    })
+    )
   }
 
   renew(renewal: Renewal): Promise<Renewed> {
@@ -95,7 +96,7 @@ export class Courier {
       try {
         return (this.store.release([lease]) as Released[])[0] as Released
       } catch (error) {
-        return { outcome: 'unknown', error: this.#explain(error) }
+        return { outcome: 'unknown', error: this.explain(error) }
       }
     }
     return this.#releasing.send(lease)
@@ -106,69 +107,104 @@ export class Courier {
   }
 
   /** Every call ends: with an answer, or as unknown when the store's time limit has passed. Never rejects. */
-  within<T>(call: () => Awaitable<T>, unknown: (error: unknown) => T, options: WithinOptions<T> = {}): Awaitable<T> {
-    const { extraMs = 0, late, inBackground = false } = options
+  within<T>(call: () => Awaitable<T>, unknown: (error: unknown) => T, late?: (answer: T) => void): Awaitable<T> {
     let answer: Awaitable<T>
     try {
       answer = call()
     } catch (error) {
-      return unknown(this.#explain(error))
+      return unknown(this.explain(error))
     }
     if (!(answer instanceof Promise)) return answer
-    const limit = this.store.timeoutMs + extraMs
-    const timers = inBackground ? this.#patience : this.#urgency
-    return new Promise<T>((resolve) => {
-      const call = new Call(resolve, () =>
-        unknown(new StoreUnavailableError(`${this.store.name} did not answer within ${formatDuration(limit)}`)),
-      )
-      timers.set(call, this.#world.now() + limit, limit)
-      answer.then(
-        (value) => {
-          timers.clear(call)
-          if (call.over) late?.(value)
-          else resolve(value)
-        },
-        (error: unknown) => {
-          timers.clear(call)
-          resolve(unknown(this.#explain(error)))
-        },
-      )
-    })
+    return new Promise<T>((resolve) => new Errand(this, resolve, unknown, late).follow(answer, this.store.timeoutMs))
   }
 
-  #explain(error: unknown): LeaseholdError {
+  /** The time limits of calls that somebody waits for, and of the others: only the first keep a process alive. */
+  limits(inBackground: boolean): Timers {
+    return inBackground ? this.#patience : this.#urgency
+  }
+
+  get now(): number {
+    return this.#world.now()
+  }
+
+  explain(error: unknown): LeaseholdError {
     if (error instanceof LeaseholdError) return error
     const reason = error instanceof Error ? error.message || error.name : String(error)
     return new StoreUnavailableError(`${this.store.name} is unavailable: ${reason}`, { cause: error })
   }
 }
 
-/** A question that is out. */
-class Call<T> extends Timed {
-  /** It was given up. */
-  over = false
-  readonly #resolve: (answer: T) => void
-  readonly #unanswered: () => T
+/** A question that is out. Settled once: by its answer, or as unknown when its time is up. */
+abstract class Call<T> extends Timed {
+  readonly courier: Courier
+  readonly #timers: Timers
+  #over = false
+  #limitMs = 0
 
-  constructor(resolve: (answer: T) => void, unanswered: () => T) {
+  constructor(courier: Courier, inBackground: boolean) {
     super()
-    this.#resolve = resolve
-    this.#unanswered = unanswered
+    this.courier = courier
+    this.#timers = courier.limits(inBackground)
+  }
+
+  follow(answer: Promise<T>, limitMs: number): void {
+    this.#limitMs = limitMs
+    this.#timers.set(this, this.courier.now + limitMs, limitMs)
+    answer.then(
+      (value) => {
+        this.#timers.clear(this)
+        if (this.#over) this.late(value)
+        else this.settle(value)
+      },
+      (error: unknown) => {
+        this.#timers.clear(this)
+        if (!this.#over) this.settle(this.unknown(this.courier.explain(error)))
+      },
+    )
   }
 
   override due(): void {
-    this.over = true
-    this.#resolve(this.#unanswered())
+    this.#over = true
+    const silence = `${this.courier.store.name} did not answer within ${formatDuration(this.#limitMs)}`
+    this.settle(this.unknown(new StoreUnavailableError(silence)))
   }
+
+  protected abstract settle(answer: T): void
+  /** The answer to what was not answered. */
+  protected abstract unknown(error: unknown): T
+  /** An answer that came when nobody waited for it any more. */
+  protected abstract late(answer: T): void
 }
 
-interface WithinOptions<T> {
-  /** May take so much longer than usual. */
-  extraMs?: number
-  /** What came when nobody waited for it any more. */
-  late?: ((answer: T) => void) | undefined
-  /** Nobody awaits it: it does not keep the process alive. */
-  inBackground?: boolean | undefined
+/** One that somebody else thought up. */
+class Errand<T> extends Call<T> {
+  readonly #resolve: (answer: T) => void
+  readonly #unknown: (error: unknown) => T
+  readonly #late: ((answer: T) => void) | undefined
+
+  constructor(
+    courier: Courier,
+    resolve: (answer: T) => void,
+    unknown: (error: unknown) => T,
+    late: ((answer: T) => void) | undefined,
+  ) {
+    super(courier, false)
+    this.#resolve = resolve
+    this.#unknown = unknown
+    this.#late = late
+  }
+
+  protected override settle(answer: T): void {
+    this.#resolve(answer)
+  }
+
+  protected override unknown(error: unknown): T {
+    return this.#unknown(error)
+  }
+
+  protected override late(answer: T): void {
+    this.#late?.(answer)
+  }
 }
 
 /** One kind of question. */
@@ -187,6 +223,48 @@ interface Parcel<I, O> {
   resolve: (answer: O) => void
 }
 
+/** Several of one kind that travel together. */
+class Batch<I, O> extends Call<O[]> {
+  readonly #questions: Questions<I, O>
+  readonly #parcels: readonly Parcel<I, O>[]
+  readonly #items: I[]
+
+  constructor(courier: Courier, questions: Questions<I, O>, parcels: readonly Parcel<I, O>[]) {
+    super(courier, questions.inBackground === true)
+    this.#questions = questions
+    this.#parcels = parcels
+    this.#items = parcels.map((parcel) => parcel.item)
+  }
+
+  send(extraMs: number): void {
+    let answers: Awaitable<O[]>
+    try {
+      answers = this.#questions.call(this.#items)
+    } catch (error) {
+      return this.settle(this.unknown(this.courier.explain(error)))
+    }
+    if (answers instanceof Promise) this.follow(answers, this.courier.store.timeoutMs + extraMs)
+    else this.settle(answers)
+  }
+
+  protected override settle(answers: O[]): void {
+    const parcels = this.#parcels
+    if (answers.length !== parcels.length) {
+      const counts = `${answers.length} of ${parcels.length} questions`
+      return this.settle(this.unknown(new StoreUnavailableError(`${this.courier.store.name} answered ${counts}`)))
+    }
+    for (let i = 0; i < parcels.length; i++) (parcels[i] as Parcel<I, O>).resolve(answers[i] as O)
+  }
+
+  protected override unknown(error: unknown): O[] {
+    return this.#items.map(() => this.#questions.unknown(error))
+  }
+
+  protected override late(answers: O[]): void {
+    for (const [i, answer] of answers.entries()) this.#questions.late?.(this.#items[i] as I, answer)
+  }
+}
+
 /** Collects the questions of one kind. */
 class Channel<I extends { key: string }, O> {
   readonly #courier: Courier
@@ -202,7 +280,7 @@ class Channel<I extends { key: string }, O> {
     return new Promise((resolve) => {
       this.#parcels.push({ item, resolve })
       // After the microtasks that this turn still has: whoever else was just answered gets aboard.
-      if (this.#parcels.length === 1) queueMicrotask(() => process.nextTick(() => this.#flush()))
+      if (this.#parcels.length === 1) queueMicrotask(this.#flushNextTick)
     })
   }
 
@@ -211,38 +289,17 @@ class Channel<I extends { key: string }, O> {
     return new Promise((resolve) => this.#dispatch([{ item, resolve }], extraMs))
   }
 
-  #flush(): void {
+  readonly #flushNextTick = (): void => process.nextTick(this.#flush)
+
+  readonly #flush = (): void => {
     const parcels = this.#parcels
     this.#parcels = []
-    for (const batch of this.#batches(parcels)) this.#dispatch(batch)
+    if (parcels.length === 1) this.#dispatch(parcels)
+    else for (const batch of this.#batches(parcels)) this.#dispatch(batch)
   }
 
-  #dispatch(batch: Parcel<I, O>[], extraMs = 0): void {
-    const { call, unknown, late, inBackground } = this.#questions
-    const items = batch.map((parcel) => parcel.item)
-    const answers = this.#courier.within<O[]>(
-      () => call(items),
-      (error) => items.map(() => unknown(error)),
-      {
-        extraMs,
-        inBackground,
-        late: (answers) => {
-          for (const [i, answer] of answers.entries()) late?.(items[i] as I, answer)
-        },
-      },
-    )
-    if (answers instanceof Promise) void answers.then((list) => this.#deliver(batch, list))
-    else this.#deliver(batch, answers)
-  }
-
-  #deliver(batch: Parcel<I, O>[], answers: O[]): void {
-    if (answers.length === batch.length) {
-      for (const [i, parcel] of batch.entries()) parcel.resolve(answers[i] as O)
-      return
-    }
-    const counts = `${answers.length} of ${batch.length} questions`
-    const error = new StoreUnavailableError(`${this.#courier.store.name} answered ${counts}`)
-    for (const parcel of batch) parcel.resolve(this.#questions.unknown(error))
+  #dispatch(batch: readonly Parcel<I, O>[], extraMs = 0): void {
+    new Batch(this.#courier, this.#questions, batch).send(extraMs)
   }
 
   /** Never two partitions in one call, never more than the store takes. */

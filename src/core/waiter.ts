@@ -68,7 +68,7 @@ export class Waiter extends Timed {
   #lastCall = false
   #rung = false
   #wake: (() => void) | undefined
-  readonly #alarm = new Alarm(() => this.ring())
+  #alarm: Alarm | undefined
 
   constructor(engine: Engine, line: Line, ask: Ask, claim: Claim, since: number) {
     super()
@@ -108,6 +108,7 @@ export class Waiter extends Timed {
         this.#rung = false
         sentAt = this.#engine.world.now()
         answer = await this.#send()
+        this.#inFlight = false
         if (this.#done) return this.#afterwards(answer)
         if (answer.granted === false && !armed && this.#line.armed) this.#rung = true
       }
@@ -198,13 +199,6 @@ export class Waiter extends Timed {
     this.#inFlight = true
     const answer = courier.acquire(this.#claim)
     this.#beckon(true)
-    if (answer instanceof Promise) {
-      return answer.then((value) => {
-        this.#inFlight = false
-        return value
-      })
-    }
-    this.#inFlight = false
     return answer
   }
 
@@ -288,13 +282,15 @@ export class Waiter extends Timed {
   }
 
   #pause(ms: number): Promise<void> {
+    const { waits, world } = this.#engine
+    const alarm = (this.#alarm ??= new Alarm(() => this.ring()))
     return new Promise((resolve) => {
       this.#wake = () => {
         this.#wake = undefined
-        this.#engine.waits.clear(this.#alarm)
+        waits.clear(alarm)
         resolve()
       }
-      this.#engine.waits.set(this.#alarm, this.#engine.world.now() + ms, ms >= 900 ? 1_000 : 0, ms * 0.1)
+      waits.set(alarm, world.now() + ms, ms >= 900 ? 1_000 : 0, ms * 0.1)
     })
   }
 
