@@ -73,6 +73,11 @@ export class Courier {
     return claim.blockMs ? this.#acquiring.sendAlone(claim, claim.blockMs) : this.#acquiring.send(claim)
   }
 
+  /** As `acquire`, on a store that answers later and keeps no question open. By callback: a promise shows in the price of a lock. */
+  ask(claim: Claim, answered: (answer: Answer) => void): void {
+    this.#acquiring.post(claim, answered)
+  }
+
   /** All or none, in one call of their own. */
   async acquireTogether(claims: Claim[]): Promise<Answer[]> {
     const failed = (error: unknown): Answer[] => claims.map(() => ({ granted: 'unknown', error }))
@@ -100,6 +105,11 @@ export class Courier {
       }
     }
     return this.#releasing.send(lease)
+  }
+
+  /** As `release`, on a store that answers later. */
+  giveBack(lease: Lease, answered: (answer: Released) => void): void {
+    this.#releasing.post(lease, answered)
   }
 
   take(request: TakeRequest): Promise<TakeAnswer | Failure> {
@@ -277,11 +287,13 @@ class Channel<I extends { key: string }, O> {
   }
 
   send(item: I): Promise<O> {
-    return new Promise((resolve) => {
-      this.#parcels.push({ item, resolve })
-      // After the microtasks that this turn still has: whoever else was just answered gets aboard.
-      if (this.#parcels.length === 1) queueMicrotask(this.#flushNextTick)
-    })
+    return new Promise((resolve) => this.post(item, resolve))
+  }
+
+  post(item: I, resolve: (answer: O) => void): void {
+    this.#parcels.push({ item, resolve })
+    // After the microtasks that this turn still has: whoever else was just answered gets aboard.
+    if (this.#parcels.length === 1) queueMicrotask(this.#flushNextTick)
   }
 
   /** By itself and at once: its answer may take `extraMs` longer, and the others should not wait for it. */

@@ -21,6 +21,7 @@ import { Timers } from './timers.js'
 import { PLACE_MS, Waiter } from './waiter.js'
 
 const YES: Promise<boolean> = Promise.resolve(true)
+const NO: Promise<boolean> = Promise.resolve(false)
 
 /** A clean-up that was not answered is tried this often: afterwards the lease runs out by itself. */
 const CLEAN_UP_TRIES = 5
@@ -80,7 +81,7 @@ export class Engine {
     if (!line) this.#lines.set(ask.key, (line = new Line(this, ask.key)))
     const waiter = new Waiter(this, line, ask, claim, since)
     line.join(waiter)
-    if (answer?.granted === false) void waiter.campaign({ answer, sentAt: since })
+    if (answer?.granted === false) waiter.hearFirst(answer, since)
     else line.pump()
     return waiter.promise
   }
@@ -155,11 +156,13 @@ export class Engine {
       return Promise.resolve(false)
     }
     lease.end()
-    const answer = this.courier.release(lease)
-    if (answer instanceof Promise) return this.#released(lease, answer)
-    if (answer.outcome !== 'released') return this.#released(lease, Promise.resolve(answer))
-    if (this.events.has('released')) this.#tellReleased(lease)
-    return YES
+    if (!this.#immediate) {
+      return new Promise((resolve) => {
+        this.courier.giveBack(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
+      })
+    }
+    const answer = this.courier.release(lease) as Released
+    return this.#wasReleased(lease, answer) ? YES : NO
   }
 
   /**
@@ -280,10 +283,9 @@ export class Engine {
     })
   }
 
-  async #released(lease: Lease, asked: Promise<Released>): Promise<boolean> {
-    const answer = await asked
+  #wasReleased(lease: Lease, answer: Released): boolean {
     if (answer.outcome === 'released') {
-      this.#tellReleased(lease)
+      if (this.events.has('released')) this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
       return true
     }
     if (answer.outcome === 'gone') lease.wasGone()
@@ -294,10 +296,6 @@ export class Engine {
       void this.letGo(lease)
     }
     return false
-  }
-
-  #tellReleased(lease: Lease): void {
-    this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
   }
 
   async #cleanUp(ask: Ask, owner: string): Promise<void> {

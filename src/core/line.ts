@@ -70,7 +70,7 @@ export class Line {
     let toCome = this.#inStoreLine
     for (let waiter = this.#first; waiter; waiter = waiter.next) {
       if (toCome === 0 && abreast > 0 && (waiter.exclusive || abreast >= ABREAST)) return
-      if (!waiter.campaigning) void waiter.campaign()
+      if (!waiter.asking) waiter.begin()
       if (waiter.ask.inStoreLine) toCome--
       if (toCome === 0 && waiter.exclusive) return
       abreast++
@@ -114,7 +114,7 @@ export class Line {
   readonly #hear = (event: StoreEvent): void => {
     for (const waiter of this) {
       // Those behind have not asked yet, and have nothing to hear.
-      if (!waiter.campaigning) return
+      if (!waiter.asking) return
       waiter.hear(event)
     }
   }

@@ -40,7 +40,8 @@ export class Waiter extends Timed {
   readonly ask: Ask
   readonly owner: string
   readonly promise: Promise<Lock>
-  campaigning = false
+  /** Its turn has come: it asks, or waits until asking may help. */
+  asking = false
   previous: Waiter | undefined = undefined
   next: Waiter | undefined = undefined
 
@@ -95,30 +96,56 @@ export class Waiter extends Timed {
     return this.ask.weight === this.ask.capacity
   }
 
-  /** Asks until it is settled. The first answer may already be there. */
-  async campaign(first?: { answer: Answer; sentAt: number }): Promise<void> {
-    this.campaigning = true
-    let sentAt = first?.sentAt ?? 0
-    let answer = first?.answer
-    if (this.ask.inStoreLine && !this.#engine.store.immediate) await this.#inOrder()
+  /** Most get what they want by asking once, and never need a campaign. */
+  begin(): void {
+    const { store, courier, world } = this.#engine
+    this.asking = true
+    if (store.immediate || store.blocks || this.ask.inStoreLine) return void this.#campaign()
+    const { armed } = this.#line
+    const sentAt = world.now()
+    this.#mayHold = this.#inFlight = true
+    courier.ask(this.#claim, (answer) => {
+      this.#inFlight = false
+      if (this.#done) this.#afterwards(answer)
+      else this.hearFirst(answer, sentAt, armed)
+    })
+    this.#beckon(true)
+  }
+
+  /** The answer to the first question. */
+  hearFirst(answer: Answer, sentAt: number, armed = true): void {
+    this.asking = true
+    if (this.#digest(answer, sentAt)) return
+    this.#wonder(answer, armed)
+    void this.#campaign(answer)
+  }
+
+  /** Asks until it is settled. `answer`: what it was told already. */
+  async #campaign(answer?: Answer): Promise<void> {
+    if (!answer && this.ask.inStoreLine && !this.#engine.store.immediate) await this.#inOrder()
     if (this.#done) return
     for (;;) {
       if (!answer) {
-        const armed = this.#line.armed
+        const { armed } = this.#line
         this.#rung = false
-        sentAt = this.#engine.world.now()
+        const sentAt = this.#engine.world.now()
         answer = await this.#send()
         this.#inFlight = false
         if (this.#done) return this.#afterwards(answer)
-        if (answer.granted === false && !armed && this.#line.armed) this.#rung = true
+        this.#wonder(answer, armed)
+        if (this.#digest(answer, sentAt)) return
       }
-      if (this.#digest(answer, sentAt)) return
       // Subscribe, then ask again, then wait: a release between the refusal and the subscription rang no bell for us.
       if (answer.granted === false && (await this.#line.arm())) this.#rung = true
       if (!this.#done && !this.#rung) await this.#pause(this.#patience(answer))
       if (this.#done) return
       answer = undefined
     }
+  }
+
+  /** Somebody here subscribed while our question was out: what was told before that, we did not hear. */
+  #wonder(answer: Answer, wasArmed: boolean): void {
+    if (answer.granted === false && !wasArmed && this.#line.armed) this.#rung = true
   }
 
   /**
