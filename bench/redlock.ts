@@ -1,6 +1,7 @@
 // Locks on five independent servers, beside the libraries that do the same without tokens, and beside the least that a
 // majority can cost: one round of SET NX and one of compare-and-delete. Same servers, same client library, taken in turns,
-// so that a noisy machine is noisy for all: compare the ratios.
+// so that a noisy machine is noisy for all: compare the ratios. One after the other, single locks take turns, and each
+// begins when the servers have done with the one before: the minority nobody waited for would be felt by the next.
 //
 //   npm run bench -- redlock [--rounds 7]
 import { createRequire } from 'node:module'
@@ -35,6 +36,11 @@ const IN_FLIGHT = 32
 /** Takes one lock and gives it back. */
 type Cycle = (name: string) => Promise<unknown>
 
+interface Contender {
+  cycle: Cycle
+  clients: readonly Redis[]
+}
+
 const RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 function bareQuorum(clients: readonly Redis[]): Cycle {
@@ -52,30 +58,39 @@ function bareQuorum(clients: readonly Redis[]): Cycle {
   }
 }
 
-async function contenders(ports: readonly number[]): Promise<Record<string, Cycle>> {
+async function contenders(ports: readonly number[]): Promise<Record<string, Contender>> {
   const connect = async (): Promise<Redis[]> => {
     const clients = ports.map((port) => new Redis(port, '127.0.0.1', { lazyConnect: true }))
     await Promise.all(clients.map((client) => client.connect()))
     return clients
   }
-  const locks = createLocks(redlock(await connect(), { maxTtl: '1m' }), { ttl: TTL_MS })
-  const redlock5 = new Redlock5(await connect())
-  const forSemaphore = await connect()
-  const adapters = (await connect()).map((client) => new IoredisAdapter(client))
-  return {
-    leasehold: async (name) => (await locks.acquire(name)).release(),
-    'redlock@5': async (name) => (await redlock5.acquire([`r5:${name}`], TTL_MS)).release(),
-    'redis-semaphore': async (name) => {
-      const mutex = new RedlockMutex(forSemaphore, name, { lockTimeout: TTL_MS })
-      await mutex.acquire()
-      await mutex.release()
-    },
-    'redlock-universal': async (name) => {
+  const made: Record<string, Contender> = {}
+  const add = async (name: string, make: (clients: Redis[]) => Cycle): Promise<void> => {
+    const clients = await connect()
+    made[name] = { cycle: make(clients), clients }
+  }
+  await add('leasehold', (clients) => {
+    const locks = createLocks(redlock(clients, { maxTtl: '1m' }), { ttl: TTL_MS })
+    return async (name) => (await locks.acquire(name)).release()
+  })
+  await add('redlock@5', (clients) => {
+    const redlock5 = new Redlock5(clients)
+    return async (name) => (await redlock5.acquire([`r5:${name}`], TTL_MS)).release()
+  })
+  await add('redis-semaphore', (clients) => async (name) => {
+    const mutex = new RedlockMutex(clients, name, { lockTimeout: TTL_MS })
+    await mutex.acquire()
+    await mutex.release()
+  })
+  await add('redlock-universal', (clients) => {
+    const adapters = clients.map((client) => new IoredisAdapter(client))
+    return async (name) => {
       const lock = new RedLock({ adapters, key: `ru:${name}`, ttl: TTL_MS })
       await lock.release(await lock.acquire())
-    },
-    'bare quorum, no token': bareQuorum(await connect()),
-  }
+    }
+  })
+  await add('bare quorum, no token', bareQuorum)
+  return made
 }
 
 const median = (all: readonly number[]): number => [...all].sort((a, b) => a - b)[all.length >> 1] as number
@@ -95,38 +110,53 @@ async function measure(cycle: Cycle, inFlight: number): Promise<{ rate: number; 
   return { rate: (times.length / (performance.now() - began)) * 1_000, ms: median(times) }
 }
 
-async function inTurns(all: Record<string, Cycle>, inFlight: number): Promise<void> {
+async function together(all: Record<string, Contender>): Promise<void> {
   const rates: Record<string, number[]> = {}
   const times: Record<string, number[]> = {}
   for (let round = 0; round <= ROUNDS; round++) {
-    for (const [name, cycle] of Object.entries(all)) {
-      const { rate, ms } = await measure(cycle, inFlight)
+    for (const [name, { cycle }] of Object.entries(all)) {
+      const { rate, ms } = await measure(cycle, IN_FLIGHT)
       // The first round warms up.
       if (round === 0) continue
       rates[name] = [...(rates[name] ?? []), rate]
       times[name] = [...(times[name] ?? []), ms]
     }
   }
-  console.log(`\n${inFlight === 1 ? 'one after the other' : `${inFlight} in flight`} (medians of ${ROUNDS} rounds)`)
+  console.log(`\n${IN_FLIGHT} in flight (medians of ${ROUNDS} rounds)`)
   const ours = median(rates.leasehold as number[])
-  const oursMs = median(times.leasehold as number[])
   for (const name of Object.keys(all)) {
     const rate = median(rates[name] as number[])
+    const ratio = name === 'leasehold' ? '' : `  leasehold: ${(ours / rate).toFixed(2)}x the locks`
+    const figures = `${rate.toFixed(0).padStart(6)} locks/s  ${median(times[name] as number[]).toFixed(2).padStart(6)} ms each`
+    console.log(`  ${name.padEnd(22)} ${figures}${ratio}`)
+  }
+}
+
+async function oneAfterTheOther(all: Record<string, Contender>): Promise<void> {
+  const times: Record<string, number[]> = Object.fromEntries(Object.keys(all).map((name) => [name, []]))
+  const cycles = ROUNDS * 500
+  for (let i = -1_000; i < cycles; i++) {
+    for (const [name, { cycle, clients }] of Object.entries(all)) {
+      const startedAt = performance.now()
+      await cycle(`bench:${i % 50}`)
+      // The first ones warm up.
+      if (i >= 0) times[name]?.push(performance.now() - startedAt)
+      await Promise.all(clients.map((client) => client.ping()))
+    }
+  }
+  console.log(`\none after the other (medians of ${cycles})`)
+  const ours = median(times.leasehold as number[])
+  for (const name of Object.keys(all)) {
     const ms = median(times[name] as number[])
-    const ratio =
-      name === 'leasehold'
-        ? ''
-        : `  leasehold: ${(ours / rate).toFixed(2)}x the locks, ${(oursMs / ms).toFixed(2)}x the time`
-    console.log(
-      `  ${name.padEnd(22)} ${rate.toFixed(0).padStart(6)} locks/s  ${ms.toFixed(2).padStart(6)} ms each${ratio}`,
-    )
+    const ratio = name === 'leasehold' ? '' : `  leasehold: ${(ours / ms).toFixed(2)}x the time`
+    console.log(`  ${name.padEnd(22)} ${ms.toFixed(2).padStart(6)} ms each${ratio}`)
   }
 }
 
 const servers = await Promise.all(Array.from({ length: NODES }, () => startRedis()))
 const all = await contenders(servers.map((server) => server.port))
 console.log(`acquire and release on ${NODES} servers, ttl ${TTL_MS / 1_000} s`)
-await inTurns(all, IN_FLIGHT)
-await inTurns(all, 1)
+await together(all)
+await oneAfterTheOther(all)
 await Promise.all(servers.map((server) => server.stop()))
 process.exit(0)
