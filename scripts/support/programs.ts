@@ -62,8 +62,8 @@ export function translate(from: string, to: string): void {
   })
 }
 
-/** Of a run of the tests: once for all its files, and again when something has changed. */
+/** For a run of the tests: once for all its files, and again when something has changed. */
 export function setup(run: { onTestsRerun(again: () => void): void }): void {
-  const folder = (process.env[INHERITED] = translateHere())
+  const folder = (process.env[INHERITED] ??= translateHere())
   run.onTestsRerun(() => translateAll(folder))
 }
