@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { createLocks, openStore } from '../../src/index.js'
+import { program, translatedSource } from '../support/programs.js'
 import { type Break, type Verdict, judge } from './judge.js'
 import { type History, machineClock, readHistory } from './record.js'
 
@@ -22,7 +23,7 @@ export interface CampaignOptions {
   campaign: CampaignName
   seconds: number
   processes?: number
-  /** Which copy of src/ the workers run. */
+  /** Which copy of src/ the workers run, one that has been translated. */
   source?: string
   /** End as soon as something is wrong: enough for a mutant. */
   untilWrong?: boolean
@@ -36,7 +37,7 @@ export interface CampaignResult extends Verdict {
 
 /** src/ as it is. */
 export const SOURCE: string = fileURLToPath(new URL('../../src', import.meta.url))
-const WORKER = fileURLToPath(new URL('worker.ts', import.meta.url))
+const WORKER = new URL('worker.ts', import.meta.url)
 const TTL_MS = 1_000
 
 /** Runs real processes against one store for a while, does them harm, and judges what they believed. */
@@ -88,7 +89,7 @@ class Campaign {
   }
 
   async #hire(): Promise<ChildProcess> {
-    const { store, campaign, source = SOURCE } = this.#options
+    const { store, campaign, source = translatedSource() } = this.#options
     const orders = {
       source,
       store,
@@ -99,8 +100,8 @@ class Campaign {
       stayMs: campaign === 'break' ? 3 * TTL_MS : campaign === 'freeze' ? 60 : 8,
       witness: campaign === 'plain' || campaign === 'kill',
     }
-    const worker = fork(WORKER, [JSON.stringify(orders)], {
-      execArgv: ['--import', 'tsx'],
+    const worker = fork(program(WORKER), [JSON.stringify(orders)], {
+      execArgv: [],
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
     })
     this.#workers.add(worker)

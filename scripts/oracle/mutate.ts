@@ -1,18 +1,15 @@
-import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { ROOT, settle, translate } from '../support/programs.js'
 import type { Mutant } from './mutants.js'
 
-const ROOT = fileURLToPath(new URL('../..', import.meta.url))
-
-/** A copy of src/ with the mistake in it, removed again when `use` is through. */
+/** A copy of src/ with the mistake in it, also as JavaScript, removed again when `use` is through. */
 export async function withMutant<T>(mutant: Mutant, use: (source: string) => Promise<T>): Promise<T> {
   const folder = mkdtempSync(join(tmpdir(), 'leasehold-mutant-'))
   try {
     cpSync(join(ROOT, 'src'), join(folder, 'src'), { recursive: true })
-    cpSync(join(ROOT, 'package.json'), join(folder, 'package.json'))
-    symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'))
+    settle(folder)
     const file = join(folder, 'src', mutant.file)
     const original = readFileSync(file, 'utf8')
     const places = original.split(mutant.find).length - 1
@@ -23,6 +20,7 @@ export async function withMutant<T>(mutant: Mutant, use: (source: string) => Pro
       file,
       original.replace(mutant.find, () => mutant.replace),
     )
+    translate(join(folder, 'src'), join(folder, 'src'))
     return await use(join(folder, 'src'))
   } finally {
     rmSync(folder, { recursive: true, force: true })

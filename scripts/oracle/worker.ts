@@ -1,4 +1,4 @@
-// One process that wants the lock. Knows the public API alone; `LEASEHOLD_ORACLE_SOURCE` says which copy of it.
+// One process that wants the lock. Knows the public API alone; its orders say which copy of it.
 import { appendFileSync, linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -6,6 +6,7 @@ import { pathToFileURL } from 'node:url'
 import { type Line, machineClock } from './record.js'
 
 interface Orders {
+  /** Where src/ is as JavaScript. */
   source: string
   store: string
   folder: string
@@ -21,7 +22,7 @@ interface Orders {
 
 const orders = JSON.parse(process.argv[2] as string) as Orders
 const { createLocks, openStore } = (await import(
-  pathToFileURL(join(orders.source, 'index.ts')).href
+  pathToFileURL(join(orders.source, 'index.js')).href
 )) as typeof import('../../src/index.js')
 const log = join(orders.folder, `history-${process.pid}-${Date.now()}.jsonl`)
 const write = (line: Line): void => appendFileSync(log, `${JSON.stringify(line)}\n`)

@@ -1,7 +1,6 @@
 /** Rate limits, run-once and schedules in real processes: limits kept and used, one recorded run, one start per tick. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
-import { fileURLToPath } from 'node:url'
 import type { LimiterOptions } from '../../src/index.js'
 import { createLocks } from '../../src/index.js'
 import { realWorld, type World } from '../../src/kit/world.js'
@@ -9,6 +8,7 @@ import { Locks } from '../../src/locks.js'
 import { KINDS, type Kind, openPlace, type Place, until } from '../../test/primitives/limiter/places.js'
 import type { Report, Taken, Taking } from '../../test/primitives/limiter/taker.child.js'
 import type { Proving } from './proving.js'
+import { program } from '../support/programs.js'
 
 const PROCESSES = 4
 const IN_FLIGHT = 64
@@ -32,8 +32,8 @@ export default async function prove(p: Proving): Promise<void> {
 }
 
 function child(path: string, ...args: string[]): ChildProcess {
-  const file = fileURLToPath(new URL(`../../test/primitives/${path}`, import.meta.url))
-  const one = fork(file, args, { execArgv: ['--import', 'tsx'], serialization: 'advanced' })
+  const file = program(new URL(`../../test/primitives/${path}`, import.meta.url))
+  const one = fork(file, args, { execArgv: [], serialization: 'advanced' })
   one.on('exit', (code) => {
     // Those that are killed have no code. Thrown where it ends the campaign, which would wait for it otherwise.
     if (code) throw new Error(`${path} ended with status ${code}`)

@@ -4,7 +4,6 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { Redis } from 'ioredis'
 import { createLocks, StoreUnavailableError } from '../../src/index.js'
 import type { Locks } from '../../src/index.js'
@@ -15,6 +14,7 @@ import { chance } from '../../test/simulation/redlock/timeline.js'
 import { judge, readHistory } from '../../test/stores/redlock/history.js'
 import { type RedisServer, startRedis } from '../servers/index.js'
 import type { Proving } from './proving.js'
+import { program } from '../support/programs.js'
 
 const SCHEDULES = 100_000
 const MUTATIONS: Mutation[] = [
@@ -55,8 +55,8 @@ async function simulation(p: Proving): Promise<void> {
 }
 
 async function shareOf(seed: number, nth: number, shares: number): Promise<Share> {
-  const file = fileURLToPath(new URL('../../test/simulation/redlock/share.ts', import.meta.url))
-  const args = ['--import', 'tsx', file, ...[seed, SCHEDULES, nth, shares].map(String)]
+  const file = program(new URL('../../test/simulation/redlock/share.ts', import.meta.url))
+  const args = [file, ...[seed, SCHEDULES, nth, shares].map(String)]
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] })
   let said = ''
   for await (const text of child.stdout) said += text
@@ -155,11 +155,11 @@ async function chaos(p: Proving): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'leasehold-redlock-'))
   const log = join(dir, 'history.jsonl')
   writeFileSync(log, '')
-  const file = fileURLToPath(new URL('../../test/stores/redlock/worker.ts', import.meta.url))
+  const file = program(new URL('../../test/stores/redlock/worker.ts', import.meta.url))
   const ports = servers.map(({ port }) => port).join()
   const broken: string[] = []
   const start = (): ChildProcess => {
-    const child = spawn(process.execPath, ['--import', 'tsx', file, log, String(MAX_TTL_MS), ports], {
+    const child = spawn(process.execPath, [file, log, String(MAX_TTL_MS), ports], {
       stdio: ['ignore', 'ignore', 'pipe'],
     })
     let complaint = ''

@@ -4,15 +4,15 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { createLocks, InvalidOptionError, memory } from '../../src/index.js'
 import { startChild } from '../support/children.js'
+import { program } from '../support/programs.js'
 import type { Proving } from './proving.js'
 
 const HOLDER = new URL('../../test/core/children/holder.child.ts', import.meta.url)
-const CLI = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+const CLI = new URL('../../src/cli/main.ts', import.meta.url)
 
 export default async function prove(p: Proving): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'leasehold-prove-'))
@@ -98,7 +98,7 @@ async function commandKilled(p: Proving, folder: string, signal: 'SIGKILL' | 'SI
   const store = `sqlite:${join(folder, `run-${signal}.db`)}`
   const run = (log: string): ReturnType<typeof spawn> => {
     const beat = `while true; do date +%s%N >> ${join(folder, log)}; sleep 0.02; done`
-    const args = ['--import', 'tsx', CLI, 'run', 'job', '--ttl', '2s', '--wait', '30s', '--store', store]
+    const args = [program(CLI), 'run', 'job', '--ttl', '2s', '--wait', '30s', '--store', store]
     return spawn(process.execPath, [...args, '--', 'sh', '-c', beat], { stdio: 'ignore' })
   }
   const until = async (log: string): Promise<void> => {

@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
+import { program } from './programs.js'
 
 /** A process of its own that says, line by line as JSON, what happens to it. */
 export interface Child<Line> {
@@ -17,7 +18,7 @@ export interface Child<Line> {
 
 /** Starts a TypeScript file as a process. */
 export function startChild<Line = Record<string, unknown>>(script: URL, args: readonly string[] = []): Child<Line> {
-  const child = spawn(process.execPath, ['--expose-gc', '--import', 'tsx', script.pathname, ...args], {
+  const child = spawn(process.execPath, ['--expose-gc', program(script), ...args], {
     stdio: ['pipe', 'pipe', 'inherit'],
   })
   const ended = new Promise<number | NodeJS.Signals>((resolve) => {

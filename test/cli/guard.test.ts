@@ -2,8 +2,8 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
+import { program } from '../../scripts/support/programs.js'
 import { type GuardNews, type GuardOrder, deadlineIn, onLines } from '../../src/cli/guard-orders.js'
 import { MARKS } from '../../src/cli/processes.js'
 import { Place, guardsOf, isAlive, until } from './harness.js'
@@ -122,8 +122,7 @@ describe('the guard', () => {
 
 /** A guard of our own, without a `leasehold run`. */
 function startGuard(mark: string) {
-  const file = fileURLToPath(new URL('../../src/cli/guard.ts', import.meta.url))
-  const args = ['--import', 'tsx', file, '0', mark]
+  const args = [program(new URL('../../src/cli/guard.ts', import.meta.url)), '0', mark]
   const child = spawn(process.execPath, args, { stdio: ['pipe', 'pipe', 'inherit', 'ignore'], detached: true })
   const armed = new Promise<void>((resolve) => {
     onLines<GuardNews>(child.stdout as Readable, ({ news }) => news === 'armed' && resolve())

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, vi } from 'vitest'
+import { program } from '../../scripts/support/programs.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -78,7 +79,7 @@ export class Place {
   readonly folder: string = mkdtempSync(join(tmpdir(), 'leasehold-cli-'))
   readonly store: string = `sqlite:${this.folder}/locks.db`
   /** How to start the command line from its source. */
-  readonly program: readonly string[] = [process.execPath, '--import', 'tsx', join(root, 'src/cli/main.ts')]
+  readonly program: readonly string[] = [process.execPath, program(new URL('../../src/cli/main.ts', import.meta.url))]
   readonly #children = new Set<ChildProcess>()
 
   constructor() {
@@ -146,7 +147,7 @@ export function guardsOf(pid: number): number[] {
   return readdirSync('/proc')
     .map(Number)
     .filter(
-      (one) => one > 0 && statOf(one)?.parent === pid && isAlive(one) && commandLine(one).includes('cli/guard.ts'),
+      (one) => one > 0 && statOf(one)?.parent === pid && isAlive(one) && commandLine(one).includes('cli/guard.js'),
     )
 }
 

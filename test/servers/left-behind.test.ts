@@ -2,10 +2,10 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 import { afterEach, expect, test } from 'vitest'
 import { startPostgres, startRedis } from '../../scripts/servers/index.js'
 import { until } from '../../scripts/servers/process.js'
+import { program } from '../../scripts/support/programs.js'
 
 interface Started {
   pid: number
@@ -44,8 +44,8 @@ afterEach(() => {
 })
 
 async function startOrphans(): Promise<{ owner: ChildProcess; servers: Started[] }> {
-  const script = fileURLToPath(new URL('./orphan.ts', import.meta.url))
-  const owner = spawn(process.execPath, ['--import', 'tsx', script], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const script = program(new URL('./orphan.ts', import.meta.url))
+  const owner = spawn(process.execPath, [script], { stdio: ['ignore', 'pipe', 'inherit'] })
   owners.push(owner)
   const [line] = (await once(createInterface({ input: owner.stdout }), 'line')) as [string]
   return { owner, servers: JSON.parse(line) as Started[] }

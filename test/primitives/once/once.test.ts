@@ -1,7 +1,7 @@
 import { fork } from 'node:child_process'
 import { once as event } from 'node:events'
-import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import { program } from '../../../scripts/support/programs.js'
 import { createLocks, type Locks, LockLostError, LockTimeoutError } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
 import { KINDS, openPlace, type Place } from '../limiter/places.js'
@@ -144,8 +144,8 @@ describe.each(KINDS)('once on %s', (kind) => {
 
   test('when the runner dies in the middle, another runs it', async () => {
     const key = fresh()
-    const file = fileURLToPath(new URL('caller.child.ts', import.meta.url))
-    const victim = fork(file, [kind, place.at, key, '1', '60000'], { execArgv: ['--import', 'tsx'] })
+    const file = program(new URL('caller.child.ts', import.meta.url))
+    const victim = fork(file, [kind, place.at, key, '1', '60000'], { execArgv: [] })
     onTestFinished(() => void victim.kill('SIGKILL'))
     expect((await event(victim, 'message'))[0]).toHaveProperty('running')
     const rescued = one.once(key, () => 'rescued', { wait: '20s' })

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { program } from '../../../scripts/support/programs.js'
 
 /** The same seed, the same choices. */
 export function chanceFrom(seed: number): () => number {
@@ -76,9 +76,9 @@ export async function crowd({ url, processes, acquisitions, names, kills, seed }
 }
 
 function start(url: string, path: string, names: number, acquisitions: number, seed: number): ChildProcess {
-  const script = fileURLToPath(new URL('./worker.ts', import.meta.url))
+  const script = program(new URL('./worker.ts', import.meta.url))
   const args = [url, path, names, acquisitions, seed].map(String)
-  return spawn(process.execPath, ['--import', 'tsx', script, ...args], { stdio: ['ignore', 'inherit', 'inherit'] })
+  return spawn(process.execPath, [script, ...args], { stdio: ['ignore', 'inherit', 'inherit'] })
 }
 
 /** Kills it some time after it began to work; when, unless it had ended before. */

@@ -2,8 +2,8 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 import pg from 'pg'
+import { program } from '../../../scripts/support/programs.js'
 import { ALL, type Answer, type Claim, type Store } from '../../../src/store.js'
 import { type AdvisoryOptions, advisory } from '../../../src/stores/postgres-advisory/index.js'
 
@@ -112,8 +112,8 @@ export class Other {
   readonly lines: string[] = []
 
   constructor(...args: string[]) {
-    const script = fileURLToPath(new URL('./process.ts', import.meta.url))
-    this.#child = spawn(process.execPath, ['--import', 'tsx', script, ...args], {
+    const script = program(new URL('./process.ts', import.meta.url))
+    this.#child = spawn(process.execPath, [script, ...args], {
       stdio: ['ignore', 'pipe', 'inherit'],
     })
     createInterface({ input: this.#child.stdout as NodeJS.ReadableStream }).on('line', (line) => this.lines.push(line))

@@ -1,6 +1,5 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { fileURLToPath } from 'node:url'
 import { Pool } from 'pg'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import {
@@ -12,6 +11,7 @@ import {
   startProxy,
   startStandby,
 } from '../../../scripts/servers/index.js'
+import { program } from '../../../scripts/support/programs.js'
 import { StoreUnavailableError } from '../../../src/errors.js'
 import { createLocks, type Locks } from '../../../src/locks.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
@@ -340,8 +340,8 @@ test('a read-only standby is an outage with its reason, for every call', async (
 })
 
 test('a process that holds, waits and listens ends when it has nothing else to do', async () => {
-  const script = fileURLToPath(new URL('./idle-process.ts', import.meta.url))
-  const child = spawn(process.execPath, ['--import', 'tsx', script, server.url], {
+  const script = program(new URL('./idle-process.ts', import.meta.url))
+  const child = spawn(process.execPath, [script, server.url], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   const [code] = await once(child, 'exit')

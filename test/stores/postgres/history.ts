@@ -4,7 +4,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
+import { program } from '../../../scripts/support/programs.js'
 import type { Library } from './place.js'
 
 export interface Contest {
@@ -29,7 +29,7 @@ export interface History {
   violations: string[]
 }
 
-const script = fileURLToPath(new URL('./contender.ts', import.meta.url))
+const SCRIPT = new URL('./contender.ts', import.meta.url)
 
 /** Processes that want the same names, some of them killed, and what they wrote down. */
 export async function contend(contest: Contest): Promise<History> {
@@ -44,7 +44,7 @@ export async function contend(contest: Contest): Promise<History> {
       contest.names,
       contest.seed + kills * 100 + i,
     ]
-    children[i] = spawn(process.execPath, ['--import', 'tsx', script, ...args.map(String)], {
+    children[i] = spawn(process.execPath, [program(SCRIPT), ...args.map(String)], {
       stdio: ['ignore', 'ignore', 'inherit'],
     })
   }

@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
-import { fileURLToPath } from 'node:url'
+import { program } from '../../../scripts/support/programs.js'
 import type { StoreEvent } from '../../../src/store.js'
 
 export interface Heard {
@@ -46,8 +46,8 @@ export class StoreProcess {
   }
 
   static async start(path: string): Promise<StoreProcess> {
-    const file = fileURLToPath(new URL('store.child.ts', import.meta.url))
-    const child = fork(file, [path], { execArgv: ['--import', 'tsx'], serialization: 'advanced' })
+    const file = program(new URL('store.child.ts', import.meta.url))
+    const child = fork(file, [path], { execArgv: [], serialization: 'advanced' })
     await once(child, 'message')
     return new StoreProcess(child)
   }
