@@ -1,13 +1,13 @@
 import { defineConfig } from 'vitest/config'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 
-/** Tests that wait for processes and servers most of the time, and for which a second more or less decides nothing. */
+/** Tests that wait for processes and servers most of the time, and promise nobody anything within milliseconds. */
 const PATIENT = [
   'test/cli/*.test.ts',
   'test/docs/*.test.ts',
   'test/oracle/*.test.ts',
   'test/servers/*.test.ts',
-  'test/**/processes.test.ts',
+  'test/stores/sqlite/processes.test.ts',
   'test/stores/postgres/campaigns.test.ts',
   'test/stores/postgres-advisory/{history,losses}.test.ts',
   'test/stores/redis/sentinel.test.ts',

@@ -127,7 +127,9 @@ async function together(all: Record<string, Contender>): Promise<void> {
   for (const name of Object.keys(all)) {
     const rate = median(rates[name] as number[])
     const ratio = name === 'leasehold' ? '' : `  leasehold: ${(ours / rate).toFixed(2)}x the locks`
-    const figures = `${rate.toFixed(0).padStart(6)} locks/s  ${median(times[name] as number[]).toFixed(2).padStart(6)} ms each`
+    const figures = `${rate.toFixed(0).padStart(6)} locks/s  ${median(times[name] as number[])
+      .toFixed(2)
+      .padStart(6)} ms each`
     console.log(`  ${name.padEnd(22)} ${figures}${ratio}`)
   }
 }

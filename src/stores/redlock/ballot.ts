@@ -98,7 +98,9 @@ export class Ballot {
     const items = candidates === this.candidates ? (this.#votes ??= candidates.map(voteOf)) : candidates.map(voteOf)
     this.#uncertain |= 1 << i
     const sentAt = cluster.world.now()
-    node.vote({ run, items, token: this.#guess, aloud: this.#aloud }, (reply) => this.#hearVotes(i, candidates, reply, sentAt))
+    node.vote({ run, items, token: this.#guess, aloud: this.#aloud }, (reply) =>
+      this.#hearVotes(i, candidates, reply, sentAt),
+    )
   }
 
   #hearVotes(i: number, candidates: readonly Candidate[], reply: Votes | Error, sentAt: number): void {

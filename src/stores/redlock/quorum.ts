@@ -275,7 +275,8 @@ export class Quorum {
         if (this.#register.find(key, owner) !== entry) continue
         votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false, announce: false, value: undefined })
       }
-      if (votes.length > 0 && run !== '') nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, aloud: false }, () => {})
+      if (votes.length > 0 && run !== '')
+        nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, aloud: false }, () => {})
     }
   }
 }

@@ -112,7 +112,12 @@ class Conversation {
     const { key, owner } = this.pick(items)
     this.last = { key, owner }
     const [run, modelRun] = this.#runs()
-    const token = this.pick([0, Date.now() * 1_000 - 5_000_000, this.token, ...[1, 4, 5, 16].map((n) => this.token + n)])
+    const token = this.pick([
+      0,
+      Date.now() * 1_000 - 5_000_000,
+      this.token,
+      ...[1, 4, 5, 16].map((n) => this.token + n),
+    ])
     this.token = Math.max(this.token, token)
     const answer = await ask<object>((done) => real.vote({ run, items, token, aloud: this.random() < 0.5 }, done))
     const model = this.model.vote({ run: modelRun, items, token, aloud: false })
