@@ -83,6 +83,7 @@ export class Engine {
     line.join(waiter)
     if (answer?.granted === false) waiter.hearFirst(answer, since)
     else line.pump()
+    if (!waiter.asking) waiter.limitWait()
     return waiter.promise
   }
 

@@ -83,7 +83,6 @@ export class Waiter extends Timed {
       this.#resolve = resolve
       this.#reject = reject
     })
-    if (ask.waitMs < Number.POSITIVE_INFINITY) engine.waits.set(this, since + ask.waitMs, ask.waitMs)
     if (ask.signal) this.#stopListening = onAbort(ask.signal, () => this.fail(ask.signal?.reason))
   }
 
@@ -96,11 +95,21 @@ export class Waiter extends Timed {
     return this.ask.weight === this.ask.capacity
   }
 
+  /** From when it is not certain any more that the first answer settles it. */
+  limitWait(): void {
+    const { waitMs } = this.ask
+    if (this.queue || waitMs === Number.POSITIVE_INFINITY) return
+    this.#engine.waits.set(this, this.#since + waitMs, waitMs)
+  }
+
   /** Most get what they want by asking once, and never need a campaign. */
   begin(): void {
     const { store, courier, world } = this.#engine
     this.asking = true
-    if (store.immediate || store.blocks || this.ask.inStoreLine) return void this.#campaign()
+    const simple = !store.immediate && !store.blocks && !this.ask.inStoreLine
+    // The question has a time limit of its own. If it ends sooner than the wait, no other is needed yet.
+    if (!simple || this.ask.waitMs <= store.timeoutMs) this.limitWait()
+    if (!simple) return void this.#campaign()
     const { armed } = this.#line
     const sentAt = world.now()
     this.#mayHold = this.#inFlight = true
@@ -116,6 +125,7 @@ export class Waiter extends Timed {
   hearFirst(answer: Answer, sentAt: number, armed = true): void {
     this.asking = true
     if (this.#digest(answer, sentAt)) return
+    this.limitWait()
     this.#wonder(answer, armed)
     void this.#campaign(answer)
   }

@@ -11,6 +11,7 @@ import type {
   Raise,
   Reply,
   Standing,
+  Vote,
   Voted,
   VoteQuestion,
   Votes,
@@ -41,14 +42,7 @@ export class LuaNode implements ObservableNode {
   }
 
   vote({ run, items, token, aloud }: VoteQuestion, done: Done<Votes>): void {
-    const args = [`${run} ${this.#nodes}`, this.#maxTtlMs, String(token), flag(aloud)]
-    for (const { owner, ttlMs, shared, steal, announce, value } of items) {
-      let terms = ms(ttlMs)
-      if (shared) terms += ' read'
-      if (steal) terms += ' steal'
-      if (announce || value !== undefined) terms += `=${flag(announce)}${value ?? ''}`
-      args.push(owner, terms)
-    }
+    const args = [`${run} ${this.#nodes}`, this.#maxTtlMs, String(token), flag(aloud), ...votesAsText(items)]
     this.#ask(scripts.vote, items, args, done, (answer) => {
       const standing = answer[0] as Standing
       if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }
@@ -83,12 +77,7 @@ export class LuaNode implements ObservableNode {
   }
 
   release(items: readonly NodeRelease[], done: Done<readonly (boolean | Error)[]>): void {
-    const args = ['']
-    for (const { owner, quiet } of items) {
-      args[0] += flag(quiet)
-      args.push(owner)
-    }
-    this.#ask(scripts.release, items, args, done, (answers) => yesOrNo(answers, items.length), true)
+    this.#ask(scripts.release, items, releasesAsText(items), done, (answers) => yesOrNo(answers, items.length), true)
   }
 
   look({ id, known }: { id: string; known: boolean }, done: Done<NodeRecord>): void {
@@ -140,13 +129,41 @@ export class LuaNode implements ObservableNode {
     decode: (answer: unknown[]) => T,
     tidying = false,
   ): void {
-    const keys = [RECORD]
-    for (const { key } of items) keys.push(key)
-    this.#link.run(script, keys, args, tidying, (answer) =>
+    this.#link.run(script, keysOf(items), args, tidying, (answer) =>
       done(answer instanceof Error ? answer : decode(answer as unknown[])),
     )
   }
 }
+
+/** What all nodes are asked alike is put into words once: the last is remembered. */
+function onceFor<I>(put: (items: readonly I[]) => string[]): (items: readonly I[]) => string[] {
+  let last: readonly I[] | undefined
+  let words: string[] = []
+  return (items) => {
+    if (items !== last) {
+      words = put(items)
+      last = items
+    }
+    return words
+  }
+}
+
+const keysOf = onceFor<{ key: string }>((items) => [RECORD, ...items.map(({ key }) => key)])
+
+const votesAsText = onceFor<Vote>((items) =>
+  items.flatMap(({ owner, ttlMs, shared, steal, announce, value }) => {
+    let terms = ms(ttlMs)
+    if (shared) terms += ' read'
+    if (steal) terms += ' steal'
+    if (announce || value !== undefined) terms += `=${flag(announce)}${value ?? ''}`
+    return [owner, terms]
+  }),
+)
+
+const releasesAsText = onceFor<NodeRelease>((items) => [
+  items.map(({ quiet }) => flag(quiet)).join(''),
+  ...items.map(({ owner }) => owner),
+])
 
 /** The usual answer, and as short as it can be: for a hundred items on five servers there is much to read otherwise. */
 function all<T>(size: number, answer: T): T[] {
