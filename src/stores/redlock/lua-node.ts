@@ -46,7 +46,8 @@ export class LuaNode implements ObservableNode {
     this.#ask(scripts.vote, items, args, done, (answer) => {
       const standing = answer[0] as Standing
       if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }
-      const [counter, micros] = [Number(answer[1]), Number(answer[2])]
+      const counter = Number(answer[1])
+      const micros = Number(answer[2])
       const each = Number(answer[3]) === 1 ? 'raised' : 'held'
       return {
         standing,
@@ -148,22 +149,31 @@ function onceFor<I>(put: (items: readonly I[]) => string[]): (items: readonly I[
   }
 }
 
-const keysOf = onceFor<{ key: string }>((items) => [RECORD, ...items.map(({ key }) => key)])
+const keysOf = onceFor<{ key: string }>((items) => {
+  const keys = [RECORD]
+  for (const { key } of items) keys.push(key)
+  return keys
+})
 
-const votesAsText = onceFor<Vote>((items) =>
-  items.flatMap(({ owner, ttlMs, shared, steal, announce, value }) => {
+const votesAsText = onceFor<Vote>((items) => {
+  const words: string[] = []
+  for (const { owner, ttlMs, shared, steal, announce, value } of items) {
     let terms = ms(ttlMs)
     if (shared) terms += ' read'
     if (steal) terms += ' steal'
     if (announce || value !== undefined) terms += `=${flag(announce)}${value ?? ''}`
-    return [owner, terms]
-  }),
-)
+    words.push(owner, terms)
+  }
+  return words
+})
 
-const releasesAsText = onceFor<NodeRelease>((items) => [
-  items.map(({ quiet }) => flag(quiet)).join(''),
-  ...items.map(({ owner }) => owner),
-])
+const releasesAsText = onceFor<NodeRelease>((items) => {
+  let quiets = ''
+  for (const { quiet } of items) quiets += flag(quiet)
+  const words = [quiets]
+  for (const { owner } of items) words.push(owner)
+  return words
+})
 
 /** The usual answer, and as short as it can be: for a hundred items on five servers there is much to read otherwise. */
 function all<T>(size: number, answer: T): T[] {
