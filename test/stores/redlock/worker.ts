@@ -40,16 +40,19 @@ for (;;) {
   }
   const name = NAMES[Math.floor(Math.random() * NAMES.length)] as string
   const shared = Math.random() < 0.25
+  // Some forget about it. It must not be renewed then, or it would be held until its memory is collected.
+  const forgets = Math.random() < 0.01
   const startedAt = now()
   try {
     const lock = await locks.acquire(name, {
       mode: shared ? 'shared' : 'exclusive',
       ttl: Number(maxTtl) * (0.2 + 0.8 * Math.random()),
       wait: Math.random() < 0.3 ? 0 : '5s',
+      autoRenew: !forgets,
     })
     const grantedAt = now()
     let until = grantedAt
-    // Some hold for so long that they have to be renewed, and some forget about it.
+    // Some hold for so long that they have to be renewed.
     const holdMs = Math.random() < 0.01 ? Number(maxTtl) * 1.2 : Math.random() * 20
     while (now() - grantedAt < holdMs && lock.isHeld) {
       until = now()
@@ -59,7 +62,7 @@ for (;;) {
     const token = String(lock.fencingToken)
     const entry: HistoryEntry = { name, shared, token, startedAt, grantedAt, until, pid: process.pid, outages }
     appendFileSync(log, `${JSON.stringify(entry)}\n`)
-    if (Math.random() < 0.99) await lock.release()
+    if (!forgets) await lock.release()
   } catch (error) {
     const { code } = error as { code?: string }
     if (code === 'STORE_UNAVAILABLE') outages++
