@@ -208,9 +208,10 @@ export class Waiter extends Timed {
   hear(event: StoreEvent): void {
     if (event.type === 'granted') {
       if (event.owner === this.owner) this.#receive(event)
-    } else if (event.type !== 'revoked' && (event.type === 'changed' || !event.owner || event.owner === this.owner)) {
-      this.ring()
-    }
+    } else if (event.type === 'changed') {
+      // Who leads, or what a holder says: nothing to those who only want to be next.
+      if (this.ask.onRefusal) this.ring()
+    } else if (event.type !== 'revoked' && (!event.owner || event.owner === this.owner)) this.ring()
   }
 
   ring(): void {

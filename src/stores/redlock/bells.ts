@@ -19,8 +19,16 @@ const HEARSAY_MS = 10
 /** How long news are remembered, so that a slow node does not tell them again. */
 const OLD_NEWS_MS = 2_000
 /** Those who wait for the same key ask one after the other, so far apart, as a share of the time that a lock takes. */
-const SPREAD = 0.5
+const SPREAD = 1
 const WIDEST_SPREAD_MS = 250
+
+interface News {
+  /** Who told it. */
+  nodes: number
+  told: boolean
+  /** The lease that ended was one that others look at. */
+  announced: boolean
+}
 
 /** One key, and everybody in this process who watches it. */
 interface Channel {
@@ -31,7 +39,7 @@ interface Channel {
   heardFrom: number
   /** It was heard well before: what happened since may have been missed. */
   interrupted: boolean
-  readonly news: Map<string, { nodes: number; told: boolean }>
+  readonly news: Map<string, News>
   /** Those who were told that it is free and have not asked yet. */
   readonly asking: Set<() => void>
 }
@@ -49,7 +57,7 @@ export class Bells {
   #idle: (() => void) | undefined
   #closed = false
 
-  /** `usualMs`: how long it takes to get a lock that is free. */
+  /** `usualMs`: how long it takes to be answered when one asks for a lock. */
   constructor(lines: readonly Line[], { majority, world, nodeTimeoutMs }: Cluster, usualMs: () => number) {
     this.#lines = lines
     this.#usualMs = usualMs
@@ -195,17 +203,25 @@ export class Bells {
    */
   #hear(i: number, channel: Channel, text: string): void {
     const [listeners = '1', type = ''] = text.split(' ', 2)
-    const what = text.slice(listeners.length + 1)
+    const rest = text.slice(listeners.length + 1 + type.length)
+    // Not every node knows that a lease was announced: all of them tell of the same end.
+    const what = type === 'ended' ? `freed${rest}` : type + rest
+    // Told with a vote, which may come to nothing: it is true when a majority says so, and not before.
+    const ofAGrant = type === 'taken' || (type === 'changed' && rest.endsWith(' 1'))
     let news = channel.news.get(what)
     if (!news) {
-      news = { nodes: 0, told: false }
+      news = { nodes: 0, told: false, announced: false }
       channel.news.set(what, news)
-      if (type !== 'taken') this.#world.after(HEARSAY_MS, () => this.#believe(channel, what, Number(listeners)))
+      if (!ofAGrant) this.#world.after(HEARSAY_MS, () => this.#believe(channel, what, Number(listeners)))
       this.#world.after(OLD_NEWS_MS, () => channel.news.delete(what))
     }
     news.nodes |= 1 << i
+    if (type === 'ended' && !news.announced) {
+      news.announced = true
+      if (news.told) this.#tell(channel, { type: 'changed' })
+    }
     // Told by a majority, it has happened on a majority: asking now cannot be too early, and what is taken is a lock.
-    const quorum = type === 'taken' ? this.#majority : Math.min(this.#majority, count(channel.heardFrom))
+    const quorum = ofAGrant ? this.#majority : Math.min(this.#majority, count(channel.heardFrom))
     if (count(news.nodes) >= quorum || type === 'revoked') this.#believe(channel, what, Number(listeners))
   }
 
@@ -217,27 +233,25 @@ export class Bells {
     if (type === 'revoked') this.#tell(channel, { type, owner: what.slice('revoked '.length) })
     else if (type === 'changed') this.#tell(channel, { type })
     else if (type === 'taken') for (const cancel of channel.asking) cancel()
-    else if (type === 'freed' || type === 'ended') this.#free(channel, listeners, type === 'ended')
+    else if (type === 'freed') this.#free(channel, listeners, news)
   }
 
   /**
    * Without a line all who wait would ask at once, split the vote and go away empty. So each takes a moment of its own; and
    * when one of them got it, the others that have not asked need not.
    */
-  #free(channel: Channel, listeners: number, announced: boolean): void {
-    const tell = (free: boolean): void => {
-      if (free) this.#tell(channel, { type: 'freed' })
-      if (announced) this.#tell(channel, { type: 'changed' })
-    }
+  #free(channel: Channel, listeners: number, { announced }: News): void {
+    if (announced) this.#tell(channel, { type: 'changed' })
     const spread = Math.min((listeners - 1) * this.#usualMs() * SPREAD, WIDEST_SPREAD_MS)
-    if (spread <= 0) return tell(true)
-    const settle = (free: boolean): void => {
+    if (spread <= 0) return this.#tell(channel, { type: 'freed' })
+    const stop = this.#world.after(this.#world.random() * spread, () => {
+      channel.asking.delete(cancel)
+      this.#tell(channel, { type: 'freed' })
+    })
+    const cancel = (): void => {
       stop()
       channel.asking.delete(cancel)
-      tell(free)
     }
-    const stop = this.#world.after(this.#world.random() * spread, () => settle(true))
-    const cancel = (): void => settle(false)
     channel.asking.add(cancel)
   }
 

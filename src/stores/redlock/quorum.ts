@@ -12,7 +12,7 @@ import { type Entry, Register } from './register.js'
 /** The algorithm, whole: production gives it servers and the real clock, the simulation models and a virtual one. */
 export class Quorum {
   readonly census: Census
-  /** How long it takes to get a lock that is free, of late. */
+  /** How long it takes to be answered, of late. */
   usualMs = 1
   readonly #cluster: Cluster
   readonly #register: Register
@@ -176,7 +176,7 @@ export class Quorum {
       if (error) return done(claims.map(() => ({ granted: 'unknown', error })))
       const startedAt = world.now()
       const ballot = new Ballot(this.#tools, claims, (answers) => {
-        if (answers.some((answer) => answer.granted === true))
+        if (answers.some((answer) => answer.granted !== 'unknown'))
           this.usualMs += (world.now() - startedAt - this.usualMs) / 4
         for (const [i, answer] of answers.entries()) this.#enter(entries[i] as Entry, answer, startedAt)
         done(answers)
