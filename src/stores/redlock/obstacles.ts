@@ -2,6 +2,7 @@ import type { Blocker, Refusal } from '../../store.js'
 import type { Candidate } from './candidate.js'
 import { type Cluster, count } from './cluster.js'
 import type { Obstacle } from './node.js'
+import { isNewer } from './views.js'
 
 /** Those who come away empty from a split vote ask again after a random part of this at least. */
 const SHORTEST_SCATTER_MS = 5
@@ -52,7 +53,7 @@ export function refusal(candidate: Candidate, cluster: Cluster, elapsedMs: numbe
 
 /** One owner as several nodes see it: what was written last counts. */
 function describe(obstacles: readonly Obstacle[]): Blocker {
-  const newest = obstacles.reduce((best, next) => ((next.version ?? 0) > (best.version ?? 0) ? next : best))
+  const newest = obstacles.reduce((best, next) => (isNewer(next, best) ? next : best))
   const { owner, token, value, foreign } = newest
   const ends = obstacles.map((obstacle) => obstacle.ttlMs ?? Number.POSITIVE_INFINITY)
   const ttlMs = Math.max(...ends)

@@ -78,7 +78,7 @@ export function merge(cluster: Cluster, said: readonly (readonly NodeView[] | un
 }
 
 function describe(views: readonly NodeView[], majority: number): HolderView {
-  const newest = views.reduce((best, next) => (next.version > best.version ? next : best))
+  const newest = views.reduce((best, next) => (isNewer(next, best) ? next : best))
   const { key, owner, shared, token, value } = newest
   // It lasts for as long as a majority has it.
   const ends = views.map((view) => view.ttlMs ?? Number.POSITIVE_INFINITY).sort((a, b) => b - a)
@@ -96,4 +96,15 @@ function describe(views: readonly NodeView[], majority: number): HolderView {
     ...(isAttempt(owner) ? {} : { foreign: true }),
     detail: { nodes: views.length },
   }
+}
+
+/** What was written last counts; and of two tokens the larger, since the other was a guess that did not hold. */
+export function isNewer(one: Written, other: Written): boolean {
+  const [version, before] = [one.version ?? 0, other.version ?? 0]
+  return version > before || (version === before && (one.token ?? 0n) > (other.token ?? 0n))
+}
+
+interface Written {
+  version?: number | undefined
+  token?: bigint | undefined
 }

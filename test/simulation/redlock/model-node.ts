@@ -332,7 +332,7 @@ export class ModelNode {
     held.expiresAt = Math.max(held.expiresAt, now + ttlMs)
     const known = info.get(owner)
     if (value !== undefined && version > (known?.version ?? 0)) {
-      info.set(owner, { token: known?.token ?? token, version, value })
+      info.set(owner, { token: token || (known?.token ?? 0), version, value })
     }
     return 'ours'
   }

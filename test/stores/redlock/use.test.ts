@@ -3,10 +3,10 @@ import { createRequire } from 'node:module'
 import { Redis } from 'ioredis'
 import { Redis as Redis5 } from 'ioredis5'
 import { createClient } from 'redis'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type RedisServer, startProxy } from '../../../scripts/servers/index.js'
 import { createLocks, type InvalidOptionError, type Locks, UnsupportedError } from '../../../src/index.js'
-import type { Store } from '../../../src/store.js'
+import { ALL, type Grant, type Store } from '../../../src/store.js'
 import { redlock, type RedlockClient, type RedlockOptions } from '../../../src/stores/redlock/index.js'
 import { open } from '../../../src/stores/redlock/open.js'
 import { Servers } from './servers.js'
@@ -223,6 +223,45 @@ describe('those who want the same at once', () => {
       await got[0]?.release()
     }
     expect(winners, 'rounds with a winner, of 30').toBeGreaterThan(20)
+  })
+
+  test('a guess costs one round where it is right; where it is wrong, everybody sees the token that was found instead', async () => {
+    const store = servers.store()
+    const locks = locksOn(store)
+    await locks.withLock(fresh(), async () => {})
+    const raised = async (): Promise<number> => {
+      const calls = await Promise.all(servers.all.map((server) => server.command('INFO', 'commandstats')))
+      // Only the second round of a lock without a value reads the counter alone.
+      return calls
+        .map((text) => Number(/cmdstat_hget:calls=(\d+)/.exec(String(text))?.[1] ?? 0))
+        .reduce((a, b) => a + b)
+    }
+    const before = await raised()
+    await locks.withLock(fresh(), async () => {})
+    expect(await raised(), 'second rounds').toBe(before)
+
+    const ahead = String((Date.now() + 3_000) * 1_000)
+    for (const server of servers.all.slice(1, 4)) await server.command('HSET', 'leasehold:redlock', 'counter', ahead)
+    const claim = {
+      key: `lock:${fresh()}`,
+      owner: 'somebody',
+      weight: ALL,
+      capacity: ALL,
+      ttlMs: 20_000,
+      value: '"first"',
+    }
+    // One server comes late, and takes the guess for good when nobody else does any more.
+    const late = servers.all[0] as RedisServer
+    await late.freeze()
+    const grant = (await store.acquire([claim]))[0] as Grant
+    await late.thaw()
+    await vi.waitFor(async () => expect(await late.command('EXISTS', claim.key)).toBe(1))
+    expect(grant.token, 'the counters that are ahead').toBeGreaterThan(BigInt(ahead))
+    const seen = async () => (await store.inspect?.(claim.key))?.holders
+    expect(await seen()).toMatchObject([{ token: grant.token, value: '"first"' }])
+    await store.renew([{ ...claim, owner: grant.owner, value: '"second"' }])
+    expect(await seen()).toMatchObject([{ token: grant.token, value: '"second"' }])
+    await store.release([{ key: claim.key, owner: grant.owner }])
   })
 
   test('whoever waits is woken by the release, long before it would look by itself', async () => {

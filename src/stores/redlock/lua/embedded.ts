@@ -456,7 +456,8 @@ local function renew(plain, a)
   if value ~= '' then
     local known, since, older, _, announce = read(plain, info, owner, shared)
     if tonumber(version) > tonumber(older or 0) then
-      write(plain, info, owner, shared, entry(known or token, since or whole(now), version, announce or '0', value))
+      -- The holder knows its token. What is known here may be a guess that did not hold.
+      write(plain, info, owner, shared, entry(token ~= '0' and token or known or '0', since or whole(now), version, announce or '0', value))
       ring(plain, 'changed ' .. owner .. ' ' .. version)
     end
   end
