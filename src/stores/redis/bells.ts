@@ -5,7 +5,7 @@
  * @module
  */
 import type { StoreEvent, Watch } from '../../store.js'
-import type { Adapter, Ear } from './adapter.js'
+import type { Adapter, Ear } from '../../clients/redis/adapter.js'
 import type { Names } from './names.js'
 import { slotOf } from './slots.js'
 

@@ -1,5 +1,5 @@
 import { StoreUnavailableError } from '../../errors.js'
-import { type Adapter, text } from './adapter.js'
+import { type Adapter, text } from '../../clients/redis/adapter.js'
 import { within } from './within.js'
 
 /** How long an answer counts. */

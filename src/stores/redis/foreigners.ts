@@ -4,7 +4,7 @@
  *
  * @module
  */
-import { type Adapter, type Reply, type Server, text } from './adapter.js'
+import { type Adapter, type Reply, type Server, text } from '../../clients/redis/adapter.js'
 import { type Names, literally } from './names.js'
 import { within } from './within.js'
 

@@ -5,9 +5,9 @@
  */
 import { InvalidOptionError } from '../../errors.js'
 import type { Store } from '../../store.js'
-import type { Adapter } from './adapter.js'
-import { type IoRedis, ioredisAdapter, isIoRedis } from './ioredis.js'
-import { type NodeRedis, isNodeRedis, nodeRedisAdapter } from './node-redis.js'
+import type { Adapter } from '../../clients/redis/adapter.js'
+import { type IoRedis, ioredisAdapter, isIoRedis } from '../../clients/redis/ioredis.js'
+import { type NodeRedis, isNodeRedis, nodeRedisAdapter } from '../../clients/redis/node-redis.js'
 import { type RedisStoreOptions, createRedisStore } from './store.js'
 
 export type { RedisStoreOptions } from './store.js'

@@ -4,7 +4,7 @@
  * @module
  */
 import type { HolderView } from '../../store.js'
-import { type Reply, text } from './adapter.js'
+import { type Reply, text } from '../../clients/redis/adapter.js'
 import type { Foreigners } from './foreigners.js'
 import { type Names, kindOf, literally } from './names.js'
 import { viewOf } from './replies.js'

@@ -14,7 +14,7 @@ import type {
   TakeAnswer,
   WaiterView,
 } from '../../store.js'
-import { type Reply, maybeText, text } from './adapter.js'
+import { type Reply, maybeText, text } from '../../clients/redis/adapter.js'
 import { unavailable } from './trouble.js'
 
 /** A lone answer is not in a list: the usual case spares the client a nested reply. */

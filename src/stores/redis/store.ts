@@ -21,7 +21,7 @@ import {
   type WaiterView,
   type Watch,
 } from '../../store.js'
-import type { Adapter, Reply } from './adapter.js'
+import type { Adapter, Reply } from '../../clients/redis/adapter.js'
 import { Bells } from './bells.js'
 import { termsOfClaim, wholeMs } from './claims.js'
 import { Eviction } from './eviction.js'

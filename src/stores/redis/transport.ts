@@ -5,7 +5,7 @@
  */
 import { StoreUnavailableError } from '../../errors.js'
 import { formatDuration } from '../../kit/duration.js'
-import type { Adapter, Reply } from './adapter.js'
+import type { Adapter, Reply } from '../../clients/redis/adapter.js'
 import type { Script } from './scripts.js'
 import { isNoScript, unavailable } from './trouble.js'
 

@@ -6,7 +6,8 @@
  */
 import type { World } from '../../kit/world.js'
 import type { StoreEvent, Watch } from '../../store.js'
-import type { Ear, Line } from './clients.js'
+import type { Ear } from '../../clients/redis/adapter.js'
+import type { Line } from './clients.js'
 import { type Cluster, count } from './cluster.js'
 import { channelOf } from './lua-node.js'
 
@@ -132,7 +133,7 @@ export class Bells {
   #subscribe(i: number, channel: Channel): void {
     const ear = this.#ear(i)
     const current = (): boolean => this.#channels.get(channel.key) === channel && this.#ears[i] === ear
-    ear.subscribe(channelOf(channel.key)).then(
+    ear.subscribe(channelOf(channel.key), false).then(
       () => {
         if (!current()) return
         const wasLive = this.#isLive(channel)
@@ -152,7 +153,7 @@ export class Bells {
   #ear(i: number): Ear {
     const known = this.#ears[i]
     if (known) return known
-    const ear = (this.#lines[i] as Line).listen({
+    const ear = (this.#lines[i] as Line).adapter.listen('', {
       message: (name, text) => {
         const channel = this.#channels.get(name.slice(channelOf('').length))
         if (channel) this.#hear(i, channel, text)
@@ -160,6 +161,7 @@ export class Bells {
       broken: () => {
         if (this.#ears[i] === ear) this.#lose(i)
       },
+      moved: () => {},
     })
     this.#ears[i] = ear
     return ear
@@ -183,7 +185,7 @@ export class Bells {
 
   #forget(channel: Channel): void {
     this.#channels.delete(channel.key)
-    for (const ear of this.#ears) ear?.unsubscribe(channelOf(channel.key))
+    for (const ear of this.#ears) ear?.unsubscribe(channelOf(channel.key), false)
     for (const settle of channel.settle) settle(false)
     if (this.#channels.size > 0 || this.#closed) return
     this.#idle?.()

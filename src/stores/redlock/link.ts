@@ -1,5 +1,6 @@
 import { formatDuration } from '../../kit/duration.js'
 import type { World } from '../../kit/world.js'
+import type { Adapter } from '../../clients/redis/adapter.js'
 import type { Line } from './clients.js'
 import { NodeError } from './cluster.js'
 import type { Done } from './node.js'
@@ -21,16 +22,16 @@ interface Call {
  */
 export class Link {
   readonly name: string
-  readonly #line: Line
+  readonly #adapter: Adapter
   readonly #world: World
   readonly #patienceMs: number
   #calls: Call[] = []
   #first = 0
   #outstanding = 0
 
-  constructor(line: Line, world: World, patienceMs: number) {
-    this.name = line.name
-    this.#line = line
+  constructor({ name, adapter }: Line, world: World, patienceMs: number) {
+    this.name = name
+    this.#adapter = adapter
     this.#world = world
     this.#patienceMs = patienceMs
   }
@@ -38,7 +39,7 @@ export class Link {
   /** `tidying`: worth sending also to a node that is silent now, for when it wakes up. */
   run(script: Script, keys: string[], args: string[], tidying: boolean, done: Done<unknown>): void {
     const now = this.#world.now()
-    if (!this.#line.ready()) return this.#whenReady(() => this.run(script, keys, args, tidying, done), done)
+    if (!this.#adapter.ready()) return this.#whenReady(() => this.run(script, keys, args, tidying, done), done)
     if ((this.#isSilent(now) && !tidying) || this.#outstanding >= OUTSTANDING_AT_MOST) {
       const silentMs = Math.round(now - (this.#calls[this.#first]?.sentAt ?? now))
       return done(new NodeError(this.name, `has not answered for ${formatDuration(silentMs)}`))
@@ -55,12 +56,13 @@ export class Link {
       const reason = error instanceof Error ? error.message || error.name : String(error)
       settle(new NodeError(this.name, `failed: ${reason}`, { cause: error }))
     }
+    const named = this.#named(keys)
     try {
       // One promise per question, since there are ten to a lock: they show in its price.
-      this.#line.evalsha(script.sha, keys, args).then(settle, (error: unknown) => {
+      this.#adapter.evalsha(script.sha, named, args).then(settle, (error: unknown) => {
         // A server that restarted, or was told SCRIPT FLUSH. EVAL also makes it known there.
         if (!(error instanceof Error && error.message.startsWith('NOSCRIPT'))) return fail(error)
-        this.#line.eval(script.source, keys, args).then(settle, fail)
+        this.#adapter.eval(script.source, named, args).then(settle, fail)
       })
     } catch (error) {
       fail(error)
@@ -84,10 +86,16 @@ export class Link {
     return now - oldest.suspectAt > this.#patienceMs / 4
   }
 
+  /** The client may put something before every key: keys are named in full. */
+  #named(keys: string[]): string[] {
+    const { keyPrefix } = this.#adapter
+    return keyPrefix === '' ? keys : keys.map((key) => keyPrefix + key)
+  }
+
   /** A client that connects for the first time gets the usual time for it. One that failed to is down. */
   #whenReady(then: () => void, done: Done<unknown>): void {
-    const line = this.#line
-    line.wake()
+    const adapter = this.#adapter
+    adapter.wake()
     let over = false
     const settle = (finish: () => void): void => {
       if (over) return
@@ -97,14 +105,14 @@ export class Link {
       finish()
     }
     const look = (): void => {
-      if (line.ready()) return settle(then)
-      const trouble = line.trouble()
+      if (adapter.ready()) return settle(then)
+      const trouble = adapter.closed() ? adapter.trouble() : adapter.lastError
       if (trouble !== undefined) settle(() => done(this.#down(trouble)))
     }
     const cancel = this.#world.after(this.#patienceMs, () =>
       settle(() => done(this.#down(`not connected within ${formatDuration(this.#patienceMs)}`))),
     )
-    const stop = line.onTurn(look)
+    const stop = adapter.onTurn(look)
     look()
   }
 

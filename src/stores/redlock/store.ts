@@ -94,7 +94,7 @@ export class RedlockStore implements Store {
   async close(): Promise<void> {
     this.#quorum.close()
     this.#bells.close()
-    for (const line of this.#lines) line.detach()
+    for (const { adapter } of this.#lines) adapter.detach()
     await this.#onClose()
   }
 }

@@ -81,6 +81,7 @@ abstract class NodeRedisAdapter<C extends Common> extends Signals implements Ada
       })
     this.on(client, 'error', (error: unknown) => {
       this.lastError = error
+      this.turn()
     })
   }
 

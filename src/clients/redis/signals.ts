@@ -7,7 +7,6 @@ interface Emitter {
 
 /** What is heard from a client that is not ours, and how to stop hearing it. */
 export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'detach'> {
-  /** The last error the client told of since it was last ready. */
   lastError: unknown
   readonly #turns = new Set<() => void>()
   readonly #doubts = new Set<() => void>()

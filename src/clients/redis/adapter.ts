@@ -1,5 +1,5 @@
 /**
- * What the store needs of a Redis client, whichever it is.
+ * What a store needs of a Redis client, whichever it is.
  *
  * @module
  */
@@ -19,9 +19,11 @@ export interface Adapter {
   closed(): boolean
   /** Why it is not ready, as far as known. */
   trouble(): unknown
+  /** The last error the client told of since it was last ready. */
+  readonly lastError: unknown
   /** Connects a client that would do so with its first command. */
   wake(): void
-  /** Called whenever the client may have become ready, or closed. */
+  /** Called whenever the client may have become ready, or closed, or told of an error. */
   onTurn(listener: () => void): () => void
   /** Called when what the server knew may be lost: after a reconnect, or when another server took over. */
   onDoubt(listener: () => void): () => void

@@ -63,6 +63,7 @@ abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signal
     this.on(client, 'end', () => this.turn())
     this.on(client, 'error', (error: unknown) => {
       this.lastError = error
+      this.turn()
     })
   }
 
