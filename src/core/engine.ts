@@ -44,7 +44,7 @@ export class Engine {
   readonly #lines = new Map<string, Line>()
   readonly #immediate: boolean
   readonly #unsubscribe: (() => void) | undefined
-  readonly #cleaning = new Set<Promise<void>>()
+  readonly #cleaning = new Set<Promise<unknown>>()
   readonly #hurries = new Set<() => void>()
   #onIdle: (() => void) | undefined
   #closed: Promise<void> | undefined
@@ -105,7 +105,7 @@ export class Engine {
     if (refused) return refused
     const claims = asks.map((ask) => this.#claim(ask, undefined))
     const sentAt = this.world.now()
-    const answers = await this.courier.acquireTogether(claims)
+    const answers = await this.lookAfter(this.courier.acquireTogether(claims))
     const usable =
       !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
     if (usable) return asks.map((ask, i) => this.hold(ask, answers[i] as Grant, sentAt, sentAt))
@@ -171,9 +171,14 @@ export class Engine {
    * which may be why we clean up.
    */
   letGo({ ask, owner }: { ask: Ask; owner: string }): Promise<void> {
-    const cleaning = this.#cleanUp(ask, owner).finally(() => this.#cleaning.delete(cleaning))
-    this.#cleaning.add(cleaning)
-    return cleaning
+    return this.lookAfter(this.#cleanUp(ask, owner))
+  }
+
+  /** Closing waits for this. */
+  lookAfter<T>(work: Promise<T>): Promise<T> {
+    const looking = work.finally(() => this.#cleaning.delete(looking))
+    this.#cleaning.add(looking)
+    return looking
   }
 
   /** Whether we believe to hold this very grant. */
@@ -217,7 +222,8 @@ export class Engine {
     await this.#idle(graceMs)
     await this.releaseAll()
     for (const hurry of this.#hurries) hurry()
-    await Promise.all(this.#cleaning)
+    // What was asked before may be answered only now, and has to be given back.
+    while (this.#cleaning.size > 0) await Promise.all(this.#cleaning)
     this.bells.close()
     this.#unsubscribe?.()
     this.waits.stop()
@@ -250,6 +256,7 @@ export class Engine {
     const claim = this.#claim(ask, undefined)
     const sentAt = this.world.now()
     const asked = this.courier.acquire(claim)
+    if (asked instanceof Promise) void this.lookAfter(asked)
     const answer = asked instanceof Promise && ask.signal ? await this.#unlessAborted(asked, ask, claim) : await asked
     if (answer.granted === true) {
       if (!this.closingReason && !this.stale(answer, sentAt)) return this.hold(ask, answer, sentAt, sentAt)

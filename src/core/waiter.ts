@@ -66,6 +66,8 @@ export class Waiter extends Timed {
   /** Whoever stands behind us and waits for our first question to be on its way. False: we left, look who is before you now. */
   #follower: ((go: boolean) => void) | undefined
   #stopListening: (() => void) | undefined
+  /** The question that was out when we left has been answered, and nothing is left of it. */
+  #cleanedUp: ((cleaning: Promise<void> | undefined) => void) | undefined
   #lastCall = false
   #rung = false
   #wake: (() => void) | undefined
@@ -225,6 +227,7 @@ export class Waiter extends Timed {
     this.#reject(error)
     // Also while a question is still out: a store that keeps it open inside the server ends it then.
     if (this.#mayHold) void this.#engine.letGo({ ask: this.ask, owner: this.owner })
+    if (this.#inFlight) this.#engine.lookAfter(new Promise((resolve) => (this.#cleanedUp = resolve)))
   }
 
   #send(): Promise<Answer> | Answer {
@@ -347,7 +350,9 @@ export class Waiter extends Timed {
    */
   #afterwards(answer: Answer): void {
     const owner = answer.granted === true ? answer.owner : this.owner
-    if (answer.granted === false && !this.#engine.store.features.line) return
-    if (!this.#engine.holds(this.ask.key, owner)) void this.#engine.letGo({ ask: this.ask, owner })
+    const nothing = answer.granted === false && !this.#engine.store.features.line
+    const ours = nothing || this.#engine.holds(this.ask.key, owner)
+    const cleaning = ours ? undefined : this.#engine.letGo({ ask: this.ask, owner })
+    this.#cleanedUp?.(cleaning)
   }
 }

@@ -209,12 +209,12 @@ export class Bells {
     // Not every node knows that a lease was announced: all of them tell of the same end.
     const what = type === 'ended' ? `freed${rest}` : type + rest
     // Told with a vote, which may come to nothing: it is true when a majority says so, and not before.
-    const ofAGrant = type === 'taken' || (type === 'changed' && rest.endsWith(' 1'))
+    const certain = type === 'taken'
     let news = channel.news.get(what)
     if (!news) {
       news = { nodes: 0, told: false, announced: false }
       channel.news.set(what, news)
-      if (!ofAGrant) this.#world.after(HEARSAY_MS, () => this.#believe(channel, what, Number(listeners)))
+      if (!certain) this.#world.after(HEARSAY_MS, () => this.#believe(channel, what, Number(listeners)))
       this.#world.after(OLD_NEWS_MS, () => channel.news.delete(what))
     }
     news.nodes |= 1 << i
@@ -223,7 +223,7 @@ export class Bells {
       if (news.told) this.#tell(channel, { type: 'changed' })
     }
     // Told by a majority, it has happened on a majority: asking now cannot be too early, and what is taken is a lock.
-    const quorum = ofAGrant ? this.#majority : Math.min(this.#majority, count(channel.heardFrom))
+    const quorum = certain ? this.#majority : Math.min(this.#majority, count(channel.heardFrom))
     if (count(news.nodes) >= quorum || type === 'revoked') this.#believe(channel, what, Number(listeners))
   }
 

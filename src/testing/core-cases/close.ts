@@ -1,7 +1,15 @@
 import { strict as assert } from 'node:assert'
 import { ClosedError } from '../../errors.js'
+import type { Bench } from '../bench.js'
 import type { Case } from '../case.js'
+import type { FaultyStore } from '../faulty.js'
 import { rejection } from './acquire.js'
+
+/** What may be closed once the locks are: nothing goes through any more, and what was under way has arrived. */
+async function gone(t: Bench, store: FaultyStore): Promise<void> {
+  store.inject({ effect: 'break-call' })
+  await t.sleep(150)
+}
 
 export const closeCases: Case[] = [
   {
@@ -67,6 +75,45 @@ export const closeCases: Case[] = [
       await lock.release()
       await t.settled('close ends', closing)
       await t.settled('so does the second', locks.close())
+    },
+  },
+  {
+    name: 'close leaves nothing behind of what was asked and is answered only then',
+    async run(t) {
+      for (const effect of ['delay-call', 'delay-reply'] as const) {
+        for (const way of ['acquire', 'tryAcquire'] as const) {
+          const store = await t.faulty()
+          const [a, b] = [await t.locks({}, store), await t.locks()]
+          const name = t.name()
+          const slow = store.inject({ effect, on: 'acquire', ms: 100, times: 1 })
+          const asked = rejection(a[way](name))
+          await slow.strikes()
+          await t.settled('close ends', a.close())
+          await gone(t, store)
+          assert.ok((await t.settled('it rejects', asked)) instanceof ClosedError)
+          const lock = await b.tryAcquire(name)
+          assert.ok(lock, `${effect}, ${way}: it is free`)
+          await lock.release()
+        }
+      }
+    },
+  },
+  {
+    name: 'close leaves no place in line behind of what was asked and is answered only then',
+    needs: ['line'],
+    async run(t) {
+      const store = await t.faulty()
+      const [a, b] = [await t.locks({}, store), await t.locks()]
+      const name = t.name()
+      const held = await b.acquire(name)
+      const slow = store.inject({ effect: 'delay-call', on: 'acquire', ms: 100, times: 1 })
+      const asked = rejection(a.acquire(name))
+      await slow.strikes()
+      await t.settled('close ends', a.close())
+      await gone(t, store)
+      assert.ok((await t.settled('it rejects', asked)) instanceof ClosedError)
+      assert.deepEqual(await b.waiters(name), [])
+      await held.release()
     },
   },
 ]
