@@ -114,7 +114,8 @@ export type Released = { outcome: 'released' } | { outcome: 'gone' } | { outcome
  *
  * - `granted`: whoever let go handed the lease to this waiter, for `ttlMs` (its `placeMs`) from then on. To keep it, renew.
  * - `freed`: this waiter is first in line and there is room; or, without an owner, whoever waits may ask.
- * - `changed`: an announced lease began, changed its value or ended.
+ * - `changed`: an announced lease began, changed its value or ended. For those who look; whoever waits to be next is told
+ *   by `granted` or `freed` besides.
  * - `revoked`: this owner's lease was taken away by `revoke` or `steal`.
  */
 export type StoreEvent =

@@ -107,11 +107,7 @@ class SingleAdapter extends IoRedisAdapter<IoRedis> {
 
   constructor(client: IoRedis) {
     super(client)
-    let wasReady = this.ready()
-    this.on(client, 'ready', () => {
-      if (wasReady) this.doubt()
-      wasReady = true
-    })
+    this.doubtWhenReadyAgain(client, this.ready())
   }
 
   async masters(): Promise<Server[]> {
@@ -137,22 +133,15 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
    */
   constructor(client: IoRedisCluster) {
     super(client)
-    for (const node of client.nodes('all')) this.#attend(node)
-    this.on(client, '+node', (node: IoRedis) => this.#attend(node))
+    const attend = (node: IoRedis): void => this.doubtWhenReadyAgain(node, node.status === 'ready')
+    for (const node of client.nodes('all')) attend(node)
+    this.on(client, '+node', attend)
     this.on(client, '-node', () => this.doubt())
     this.#masters = this.#mastersNow()
     this.on(client, 'refresh', () => {
       const before = this.#masters
       this.#masters = this.#mastersNow()
       if (before !== '' && before !== this.#masters) this.doubt()
-    })
-  }
-
-  #attend(node: IoRedis): void {
-    let wasReady = node.status === 'ready'
-    this.on(node, 'ready', () => {
-      if (wasReady) this.doubt()
-      wasReady = true
     })
   }
 

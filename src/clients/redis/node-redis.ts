@@ -119,11 +119,7 @@ class SingleAdapter extends NodeRedisAdapter<NodeRedis> {
 
   constructor(client: NodeRedis) {
     super(client)
-    let wasReady = this.ready()
-    this.on(client, 'ready', () => {
-      if (wasReady) this.doubt()
-      wasReady = true
-    })
+    this.doubtWhenReadyAgain(client, this.ready())
   }
 
   protected send(_key: string | undefined, args: string[]): Promise<Reply> {
@@ -186,11 +182,7 @@ class SentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
       if (change.type === 'MASTER_CHANGE') this.doubt()
     })
     this.on(client, 'error', () => this.shock())
-    let wasReady = this.ready()
-    this.on(client, 'ready', () => {
-      if (wasReady) this.doubt()
-      wasReady = true
-    })
+    this.doubtWhenReadyAgain(client, this.ready())
   }
 
   protected send(_key: string | undefined, args: string[]): Promise<Reply> {

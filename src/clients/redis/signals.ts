@@ -18,6 +18,15 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' |
     this.#undo.push(() => emitter.off(event, listener))
   }
 
+  /** Whenever it is ready again, nobody knows what happened meanwhile. */
+  doubtWhenReadyAgain(emitter: Emitter, isReady: boolean): void {
+    let wasReady = isReady
+    this.on(emitter, 'ready', () => {
+      if (wasReady) this.doubt()
+      wasReady = true
+    })
+  }
+
   onTurn(listener: () => void): () => void {
     this.#turns.add(listener)
     return () => this.#turns.delete(listener)
