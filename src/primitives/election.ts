@@ -39,7 +39,10 @@ export interface ElectionHealth {
 
 /** A term that ended right away is not followed by the next one at once. */
 const BREATHER_MS = 100
-/** Where nobody stands in line, who resigned would be back before the others have heard of it, and be elected again. */
+/**
+ * Where nobody stands in line, who resigned would be back before the others have heard of it, and be elected again. So it
+ * waits for another to lead, but no longer than this: perhaps nobody else wants to.
+ */
 const STEP_ASIDE_MS = 500
 const LARGEST_VALUE = 4_096
 
@@ -180,7 +183,7 @@ export class Election {
       this.#term = term
       await term.lead(work)
       if (over()) return
-      if (term.resigned && !store.features.line) await this.#breathe(STEP_ASIDE_MS, ends)
+      if (term.resigned && !store.features.line) await this.#stepAside(lock.fencingToken, ends)
       else if (world.now() - began < BREATHER_MS) await this.#breathe(BREATHER_MS, ends)
     }
   }
@@ -197,6 +200,20 @@ export class Election {
     // Elected in the very moment in which we stopped wanting it.
     await lock.release()
     return undefined
+  }
+
+  async #stepAside(ownTerm: bigint, ends: readonly AbortSignal[]): Promise<void> {
+    const back = new AbortController()
+    const enough = [...ends, back.signal]
+    const watch = async (): Promise<void> => {
+      const leaders = observe(this.#engine, this.#ask.key, () => this.leader(), enough)
+      for await (const { term } of leaders) if (term > ownTerm) break
+      back.abort()
+    }
+    const watching = watch()
+    await this.#breathe(STEP_ASIDE_MS, enough)
+    back.abort()
+    await watching
   }
 
   async #breathe(ms: number, ends: readonly AbortSignal[]): Promise<void> {
