@@ -227,7 +227,7 @@ export class Waiter extends Timed {
     this.#reject(error)
     // Also while a question is still out: a store that keeps it open inside the server ends it then.
     if (this.#mayHold) void this.#engine.letGo({ ask: this.ask, owner: this.owner })
-    if (this.#inFlight) this.#engine.lookAfter(new Promise((resolve) => (this.#cleanedUp = resolve)))
+    if (this.#inFlight) void this.#engine.lookAfter(new Promise((resolve) => (this.#cleanedUp = resolve)))
   }
 
   #send(): Promise<Answer> | Answer {
