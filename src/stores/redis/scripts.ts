@@ -3,17 +3,11 @@
  *
  * @module
  */
-import { createHash } from 'node:crypto'
+import { type Script, scriptOf } from '../../clients/redis/script.js'
 import * as lua from './lua/embedded.js'
 
 /** The text of each .lua file. */
 export type Sources = Readonly<Record<keyof typeof lua, string>>
-
-export interface Script {
-  readonly source: string
-  /** What EVALSHA knows it by. */
-  readonly sha: string
-}
 
 export interface Scripts {
   readonly acquire: Script
@@ -33,17 +27,12 @@ export function composeScripts(sources: Sources, cluster: boolean): Scripts {
     ? sources.common.replace("local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'")
     : sources.common
   return {
-    acquire: script(sources.quickAcquire, common, sources.acquire),
-    renew: script(common, sources.renew),
-    release: script(sources.quickRelease, common, sources.release),
-    look: script(common, sources.look),
-    take: script(sources.take),
-    index: script(sources.index),
-    list: script(sources.list),
+    acquire: scriptOf(sources.quickAcquire, common, sources.acquire),
+    renew: scriptOf(common, sources.renew),
+    release: scriptOf(sources.quickRelease, common, sources.release),
+    look: scriptOf(common, sources.look),
+    take: scriptOf(sources.take),
+    index: scriptOf(sources.index),
+    list: scriptOf(sources.list),
   }
-}
-
-function script(...parts: string[]): Script {
-  const source = parts.join('\n')
-  return { source, sha: createHash('sha1').update(source).digest('hex') }
 }

@@ -6,8 +6,8 @@
 import { StoreUnavailableError } from '../../errors.js'
 import { formatDuration } from '../../kit/duration.js'
 import type { Adapter, Reply } from '../../clients/redis/adapter.js'
-import type { Script } from './scripts.js'
-import { isNoScript, unavailable } from './trouble.js'
+import { isNoScript, runScript, type Script } from '../../clients/redis/script.js'
+import { unavailable } from './trouble.js'
 
 /** After a failure, how often to look whether the server is back: at first, and at most. */
 const PROBE_MS = 50
@@ -53,14 +53,10 @@ export class Transport {
   ask<T>(script: Script, keys: string[], args: string[], read: (reply: Reply) => T | Promise<T>): Promise<T> {
     const adapter = this.#adapter
     if (!adapter.ready()) return this.whenReady().then(() => this.ask(script, keys, args, read))
-    return adapter.evalsha(script.sha, keys, args).then(read, (error: unknown) => {
-      // A server that restarted, took over or was told SCRIPT FLUSH. EVAL also makes it known there.
-      if (isNoScript(error)) return adapter.eval(script.source, keys, args).then(read, (reason) => this.#fail(reason))
-      return this.#fail(error)
-    })
+    return runScript(adapter, script, keys, args, { reply: read, failure: this.#fail })
   }
 
-  #fail(error: unknown): never {
+  readonly #fail = (error: unknown): never => {
     // Not every client tells when it is connected again, and a server may come back as another than it was.
     if (!(error instanceof Error) || !/^(NOPERM|NOAUTH|OOM|WRONGTYPE|ERR)\b/.test(error.message)) this.#probeSoon()
     throw unavailable(error)

@@ -31,7 +31,3 @@ export function unavailable(error: unknown): LeaseholdError {
   const reason = meaning ? `${meaning}: ${message}` : `is unavailable: ${message}`
   return new StoreUnavailableError(`redis ${reason}`, { cause: error })
 }
-
-export function isNoScript(error: unknown): boolean {
-  return error instanceof Error && error.message.startsWith('NOSCRIPT')
-}

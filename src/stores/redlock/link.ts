@@ -1,10 +1,10 @@
 import { formatDuration } from '../../kit/duration.js'
 import type { World } from '../../kit/world.js'
 import type { Adapter } from '../../clients/redis/adapter.js'
+import { runScript, type Script } from '../../clients/redis/script.js'
 import type { Line } from './clients.js'
 import { NodeError } from './cluster.js'
 import type { Done } from './node.js'
-import type { Script } from './scripts.js'
 
 /** What waits for a node that does not answer: more would only be memory. */
 const OUTSTANDING_AT_MOST = 1_000
@@ -56,17 +56,7 @@ export class Link {
       const reason = error instanceof Error ? error.message || error.name : String(error)
       settle(new NodeError(this.name, `failed: ${reason}`, { cause: error }))
     }
-    const named = this.#named(keys)
-    try {
-      // One promise per question, since there are ten to a lock: they show in its price.
-      this.#adapter.evalsha(script.sha, named, args).then(settle, (error: unknown) => {
-        // A server that restarted, or was told SCRIPT FLUSH. EVAL also makes it known there.
-        if (!(error instanceof Error && error.message.startsWith('NOSCRIPT'))) return fail(error)
-        this.#adapter.eval(script.source, named, args).then(settle, fail)
-      })
-    } catch (error) {
-      fail(error)
-    }
+    void runScript(this.#adapter, script, this.#named(keys), args, { reply: settle, failure: fail })
   }
 
   /**

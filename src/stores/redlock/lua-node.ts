@@ -18,7 +18,8 @@ import type {
 } from './node.js'
 import type { Link } from './link.js'
 import { isAttempt } from './register.js'
-import { scripts, type Script } from './scripts.js'
+import type { Script } from '../../clients/redis/script.js'
+import { scripts } from './scripts.js'
 
 const RECORD = 'leasehold:redlock'
 

@@ -1,17 +1,8 @@
-import { createHash } from 'node:crypto'
+import { type Script, scriptOf } from '../../clients/redis/script.js'
 import * as lua from './lua/embedded.js'
 
-export interface Script {
-  readonly source: string
-  /** What EVALSHA knows it by. */
-  readonly sha: string
-}
-
 /** `quick` handles the usual case alone: making the functions of `common` would take longer than what it has to do. */
-const script = (source: string, quick = ''): Script => {
-  const whole = `${quick}\n${lua.common}\n${source}`
-  return { source: whole, sha: createHash('sha1').update(whole).digest('hex') }
-}
+const script = (source: string, quick = ''): Script => scriptOf(quick, lua.common, source)
 
 type Name = 'vote' | 'raise' | 'renew' | 'release' | 'look' | 'admit' | 'list' | 'inspect' | 'time'
 

@@ -1,0 +1,77 @@
+import { StoreUnavailableError } from '../errors.js'
+import { formatDuration } from '../kit/duration.js'
+import type { Courier } from './courier.js'
+import { Timed, type Timers } from './timers.js'
+
+/** A question that is out. Settled once: by its answer, or as unknown when its time is up. */
+export abstract class Call<T> extends Timed {
+  readonly courier: Courier
+  readonly #timers: Timers
+  #over = false
+  #limitMs = 0
+
+  constructor(courier: Courier, inBackground: boolean) {
+    super()
+    this.courier = courier
+    this.#timers = courier.limits(inBackground)
+  }
+
+  follow(answer: Promise<T>, limitMs: number): void {
+    this.#limitMs = limitMs
+    this.#timers.set(this, this.courier.now + limitMs, limitMs)
+    answer.then(
+      (value) => {
+        this.#timers.clear(this)
+        if (this.#over) this.late(value)
+        else this.settle(value)
+      },
+      (error: unknown) => {
+        this.#timers.clear(this)
+        if (!this.#over) this.settle(this.unknown(this.courier.explain(error)))
+      },
+    )
+  }
+
+  override due(): void {
+    this.#over = true
+    const silence = `${this.courier.store.name} did not answer within ${formatDuration(this.#limitMs)}`
+    this.settle(this.unknown(new StoreUnavailableError(silence)))
+  }
+
+  protected abstract settle(answer: T): void
+  /** The answer to what was not answered. */
+  protected abstract unknown(error: unknown): T
+  /** An answer that came when nobody waited for it any more. */
+  protected abstract late(answer: T): void
+}
+
+/** One that somebody else thought up. */
+export class Errand<T> extends Call<T> {
+  readonly #resolve: (answer: T) => void
+  readonly #unknown: (error: unknown) => T
+  readonly #late: ((answer: T) => void) | undefined
+
+  constructor(
+    courier: Courier,
+    resolve: (answer: T) => void,
+    unknown: (error: unknown) => T,
+    late: ((answer: T) => void) | undefined,
+  ) {
+    super(courier, false)
+    this.#resolve = resolve
+    this.#unknown = unknown
+    this.#late = late
+  }
+
+  protected override settle(answer: T): void {
+    this.#resolve(answer)
+  }
+
+  protected override unknown(error: unknown): T {
+    return this.#unknown(error)
+  }
+
+  protected override late(answer: T): void {
+    this.#late?.(answer)
+  }
+}

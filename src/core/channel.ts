@@ -1,0 +1,121 @@
+import { StoreUnavailableError } from '../errors.js'
+import type { Awaitable } from '../store.js'
+import { Call } from './call.js'
+import type { Courier } from './courier.js'
+
+/** One kind of question. */
+interface Questions<I, O> {
+  call: (items: I[]) => Awaitable<O[]>
+  /** The answer to a question that was not answered. */
+  unknown: (error: unknown) => O
+  /** An answer that came after all, when nobody waits for it any more. */
+  late?: (item: I, answer: O) => void
+  /** Nobody awaits the answer: it does not keep the process alive. */
+  inBackground?: boolean
+}
+
+interface Parcel<I, O> {
+  item: I
+  resolve: (answer: O) => void
+}
+
+/** Several of one kind that travel together. */
+class Batch<I, O> extends Call<O[]> {
+  readonly #questions: Questions<I, O>
+  readonly #parcels: readonly Parcel<I, O>[]
+  readonly #items: I[]
+
+  constructor(courier: Courier, questions: Questions<I, O>, parcels: readonly Parcel<I, O>[]) {
+    super(courier, questions.inBackground === true)
+    this.#questions = questions
+    this.#parcels = parcels
+    this.#items = parcels.map((parcel) => parcel.item)
+  }
+
+  send(extraMs: number): void {
+    let answers: Awaitable<O[]>
+    try {
+      answers = this.#questions.call(this.#items)
+    } catch (error) {
+      return this.settle(this.unknown(this.courier.explain(error)))
+    }
+    if (answers instanceof Promise) this.follow(answers, this.courier.store.timeoutMs + extraMs)
+    else this.settle(answers)
+  }
+
+  protected override settle(answers: O[]): void {
+    const parcels = this.#parcels
+    if (answers.length !== parcels.length) {
+      const counts = `${answers.length} of ${parcels.length} questions`
+      return this.settle(this.unknown(new StoreUnavailableError(`${this.courier.store.name} answered ${counts}`)))
+    }
+    for (let i = 0; i < parcels.length; i++) (parcels[i] as Parcel<I, O>).resolve(answers[i] as O)
+  }
+
+  protected override unknown(error: unknown): O[] {
+    return this.#items.map(() => this.#questions.unknown(error))
+  }
+
+  protected override late(answers: O[]): void {
+    for (const [i, answer] of answers.entries()) this.#questions.late?.(this.#items[i] as I, answer)
+  }
+}
+
+/** Collects the questions of one kind. */
+export class Channel<I extends { key: string }, O> {
+  readonly #courier: Courier
+  readonly #questions: Questions<I, O>
+  #parcels: Parcel<I, O>[] = []
+
+  constructor(courier: Courier, questions: Questions<I, O>) {
+    this.#courier = courier
+    this.#questions = questions
+  }
+
+  send(item: I): Promise<O> {
+    return new Promise((resolve) => this.post(item, resolve))
+  }
+
+  post(item: I, resolve: (answer: O) => void): void {
+    this.#parcels.push({ item, resolve })
+    // After the microtasks that this turn still has: whoever else was just answered gets aboard.
+    if (this.#parcels.length === 1) queueMicrotask(this.#flushNextTick)
+  }
+
+  /** By itself and at once: its answer may take `extraMs` longer, and the others should not wait for it. */
+  sendAlone(item: I, extraMs: number): Promise<O> {
+    return new Promise((resolve) => this.#dispatch([{ item, resolve }], extraMs))
+  }
+
+  readonly #flushNextTick = (): void => process.nextTick(this.#flush)
+
+  readonly #flush = (): void => {
+    const parcels = this.#parcels
+    this.#parcels = []
+    if (parcels.length === 1) this.#dispatch(parcels)
+    else for (const batch of this.#batches(parcels)) this.#dispatch(batch)
+  }
+
+  #dispatch(batch: readonly Parcel<I, O>[], extraMs = 0): void {
+    new Batch(this.#courier, this.#questions, batch).send(extraMs)
+  }
+
+  /** Never two partitions in one call, never more than the store takes. */
+  #batches(parcels: Parcel<I, O>[]): Parcel<I, O>[][] {
+    const { store } = this.#courier
+    const byPartition = new Map<string | number, Parcel<I, O>[]>()
+    for (const parcel of parcels) {
+      const partition = store.partition?.(parcel.item.key) ?? 0
+      const group = byPartition.get(partition)
+      if (group) group.push(parcel)
+      else byPartition.set(partition, [parcel])
+    }
+    const most = store.maxBatch ?? Number.POSITIVE_INFINITY
+    const batches: Parcel<I, O>[][] = []
+    for (const group of byPartition.values()) {
+      if (group.length <= most) batches.push(group)
+      else for (let i = 0; i < group.length; i += most) batches.push(group.slice(i, i + most))
+    }
+    return batches
+  }
+}
