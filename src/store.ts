@@ -106,8 +106,14 @@ export interface Renewal extends Lease {
 /** `gone` is certain: expired, taken or never there. Renewal never creates. `unknown` changes nothing. */
 export type Renewed = { outcome: 'ours'; ttlMs: number } | { outcome: 'gone' } | { outcome: 'unknown'; error: unknown }
 
-/** `released`: it was ours until now. `gone`: it was not (any more). */
-export type Released = { outcome: 'released' } | { outcome: 'gone' } | { outcome: 'unknown'; error: unknown }
+/**
+ * `released`: it was ours until now. `gone`: it was not (any more). `awaited`, of use where there is no line: others listen
+ * to this key, so whoever lets go of it and wants it back at once should not ask before they could.
+ */
+export type Released =
+  | { outcome: 'released'; awaited?: boolean | undefined }
+  | { outcome: 'gone' }
+  | { outcome: 'unknown'; error: unknown }
 
 /**
  * What a store tells those who watch a key. Only hints: an event may be late, doubled or missing.

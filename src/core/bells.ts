@@ -29,6 +29,19 @@ export class Bells {
     return this.#bells.get(key)?.live() ?? false
   }
 
+  /** We let go of this ourselves: those who listen will be told. */
+  expect(key: string): void {
+    const bell = this.#bells.get(key)
+    if (bell?.live()) bell.expected = true
+  }
+
+  /** Others wait for what we let go of: be told of the next time together with them. */
+  attend(key: string, now: number): void {
+    const bell = this.open(key)
+    bell?.keep()
+    bell?.leave(now)
+  }
+
   open(key: string): Bell | undefined {
     if (!this.#store.watch) return undefined
     let bell = this.#bells.get(key)
@@ -57,6 +70,8 @@ export class Bell {
   readonly #linger: Alarm
   #watch: Watch | undefined
   #needed = 0
+  /** We let go of it and have not been told yet that it is free. */
+  expected = false
 
   constructor(timers: Timers, forget: () => void) {
     this.#timers = timers
@@ -98,6 +113,7 @@ export class Bell {
   }
 
   ring(event: StoreEvent): void {
+    if (event.type === 'freed') this.expected = false
     for (const listener of [...this.#listeners]) listener(event)
   }
 

@@ -43,6 +43,8 @@ export class Engine {
 
   readonly #lines = new Map<string, Line>()
   readonly #immediate: boolean
+  /** Nobody keeps an order between processes: neither a line nor the server's own queue. */
+  readonly #unordered: boolean
   readonly #unsubscribe: (() => void) | undefined
   readonly #cleaning = new Set<Promise<unknown>>()
   readonly #hurries = new Set<() => void>()
@@ -59,6 +61,7 @@ export class Engine {
     this.bells = new Bells(store, this.beats, (key, owner) => this.#find(key, owner)?.lose('revoked'))
     this.abandoned = new FinalizationRegistry((lease) => lease.abandon())
     this.#immediate = store.immediate === true
+    this.#unordered = !store.features.line && !store.blocks
     this.#unsubscribe = store.onDoubt?.(() => this.#verifyAll())
   }
 
@@ -157,6 +160,7 @@ export class Engine {
       return Promise.resolve(false)
     }
     lease.end()
+    if (this.#unordered) this.bells.expect(lease.key)
     if (!this.#immediate) {
       return new Promise((resolve) => {
         this.courier.giveBack(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
@@ -293,6 +297,7 @@ export class Engine {
 
   #wasReleased(lease: Lease, answer: Released): boolean {
     if (answer.outcome === 'released') {
+      if (answer.awaited && this.#unordered) this.bells.attend(lease.key, this.world.now())
       if (this.events.has('released')) this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
       return true
     }

@@ -33,6 +33,11 @@ export class Line {
     return this.#bell?.live() === true
   }
 
+  /** We let go of it a moment ago, and others who wait may not have been told yet. */
+  get justLetGo(): boolean {
+    return this.armed && this.#bell?.expected === true
+  }
+
   join(waiter: Waiter): void {
     waiter.previous = this.#last
     if (this.#last) this.#last.next = waiter

@@ -26,6 +26,9 @@ const FOREIGN_POLL_MS = 250
 const NEXT_IN_LINE_MS = 5
 const SHORTEST_PAUSE_MS = 10
 const LONGEST_PAUSE_MS = 1_000
+/** Whoever has just let go waits this long at most for the bell that tells the others, if it can wait so much longer at all. */
+const COURTESY_MS = 25
+const COURTEOUS_FROM_MS = 10 * COURTESY_MS
 /** How long one question may stay open inside the server. */
 const BLOCK_MS = 5_000
 
@@ -111,7 +114,9 @@ export class Waiter extends Timed {
     const simple = !store.immediate && !store.blocks && !this.ask.inStoreLine
     // The question has a time limit of its own. If it ends sooner than the wait, no other is needed yet.
     if (!simple || this.ask.waitMs <= store.timeoutMs) this.limitWait()
-    if (!simple) return void this.#campaign()
+    // Where there is no line, whoever let go and wants it back would always win. So it hears of it first, as the others do.
+    const courteous = this.ask.waitMs >= COURTEOUS_FROM_MS && this.#line.justLetGo
+    if (!simple || courteous) return void this.#campaign(undefined, courteous)
     const { armed } = this.#line
     const sentAt = world.now()
     this.#mayHold = this.#inFlight = true
@@ -133,7 +138,11 @@ export class Waiter extends Timed {
   }
 
   /** Asks until it is settled. `answer`: what it was told already. */
-  async #campaign(answer?: Answer): Promise<void> {
+  async #campaign(answer?: Answer, courteous = false): Promise<void> {
+    if (courteous) {
+      this.limitWait()
+      await this.#pause(COURTESY_MS)
+    }
     if (!answer && this.ask.inStoreLine && !this.#engine.store.immediate) await this.#inOrder()
     if (this.#done) return
     for (;;) {

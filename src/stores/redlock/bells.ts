@@ -22,6 +22,8 @@ const OLD_NEWS_MS = 2_000
 /** Those who wait for the same key ask one after the other, so far apart, as a share of the time that a lock takes. */
 const SPREAD = 1
 const WIDEST_SPREAD_MS = 250
+/** A timer takes a millisecond at least, so two who wait for less come in the order in which they heard. */
+const AT_ONCE_MS = 0.5
 
 interface News {
   /** Who told it. */
@@ -43,6 +45,8 @@ interface Channel {
   readonly news: Map<string, News>
   /** Those who were told that it is free and have not asked yet. */
   readonly asking: Set<() => void>
+  /** How often it became free since it was ours. */
+  passedOver: number
 }
 
 export class Bells {
@@ -87,6 +91,12 @@ export class Bells {
     return this.#channels.has(key)
   }
 
+  /** It is ours no longer: others have waited more than we have. */
+  hadOurTurn(key: string): void {
+    const channel = this.#channels.get(key)
+    if (channel) channel.passedOver = 0
+  }
+
   close(): void {
     this.#closed = true
     for (const channel of this.#channels.values()) this.#forget(channel)
@@ -105,6 +115,7 @@ export class Bells {
       interrupted: false,
       news: new Map(),
       asking: new Set(),
+      passedOver: 0,
     }
     this.#channels.set(key, channel)
     this.#idle?.()
@@ -239,14 +250,18 @@ export class Bells {
   }
 
   /**
-   * Without a line all who wait would ask at once, split the vote and go away empty. So each takes a moment of its own; and
-   * when one of them got it, the others that have not asked need not.
+   * Without a line all who wait would ask at once, split the vote and go away empty. So each takes a moment of its own, a
+   * sooner one the more often it went to another; and when one of them got it, the others that have not asked need not.
    */
   #free(channel: Channel, listeners: number, { announced }: News): void {
     if (announced) this.#tell(channel, { type: 'changed' })
-    const spread = Math.min((listeners - 1) * this.#usualMs() * SPREAD, WIDEST_SPREAD_MS)
-    if (spread <= 0) return this.#tell(channel, { type: 'freed' })
-    const stop = this.#world.after(this.#world.random() * spread, () => {
+    const others = listeners - 1
+    if (others <= 0) return this.#tell(channel, { type: 'freed' })
+    const spread = Math.min(others * this.#usualMs() * SPREAD, WIDEST_SPREAD_MS) / (1 + channel.passedOver / others)
+    channel.passedOver++
+    const delay = this.#world.random() * spread
+    if (delay < AT_ONCE_MS) return this.#tell(channel, { type: 'freed' })
+    const stop = this.#world.after(delay, () => {
       channel.asking.delete(cancel)
       this.#tell(channel, { type: 'freed' })
     })

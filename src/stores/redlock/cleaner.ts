@@ -66,8 +66,7 @@ export class Cleaner {
   #send(i: number, remains: Remains[]): void {
     const { nodes } = this.#cluster
     ;(nodes[i] as RedlockNode).release(remains, (answer) => {
-      const failed =
-        answer instanceof Error ? remains : remains.filter((_, at) => (answer[at] as boolean | Error) instanceof Error)
+      const failed = answer instanceof Error ? remains : remains.filter((_, at) => answer[at] instanceof Error)
       if (failed.length > 0) this.#later(i, failed)
     })
   }

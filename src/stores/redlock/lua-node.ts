@@ -3,6 +3,7 @@ import type {
   Done,
   NodeRecord,
   NodeRelease,
+  NodeReleased,
   NodeRenewal,
   NodeRenewed,
   NodeView,
@@ -78,8 +79,10 @@ export class LuaNode implements ObservableNode {
     }))
   }
 
-  release(items: readonly NodeRelease[], done: Done<readonly (boolean | Error)[]>): void {
-    this.#ask(scripts.release, items, releasesAsText(items), done, (answers) => yesOrNo(answers, items.length), true)
+  release(items: readonly NodeRelease[], done: Done<readonly (NodeReleased | Error)[]>): void {
+    const decode = (answers: unknown[]): (NodeReleased | Error)[] =>
+      answers.length === 0 ? all(items.length, 0) : answers.map(releasedOf)
+    this.#ask(scripts.release, items, releasesAsText(items), done, decode, true)
   }
 
   look({ id, known }: { id: string; known: boolean }, done: Done<NodeRecord>): void {
@@ -200,6 +203,10 @@ function flag(yes: boolean): string {
 /** `{ 2, message }` is an item that failed by itself. */
 function errorOf(answer: unknown): Error | undefined {
   return Array.isArray(answer) && Number(answer[0]) === 2 ? new Error(String(answer[1])) : undefined
+}
+
+function releasedOf(answer: unknown): NodeReleased | Error {
+  return errorOf(answer) ?? (Number(answer) === 0 ? 'gone' : Number(answer) - 1)
 }
 
 function votedOf(answer: unknown): Voted | Error {

@@ -102,6 +102,9 @@ export interface NodeRelease {
   quiet: boolean
 }
 
+/** How many listen to the key that was given back; `gone`: it was not ours (any more). */
+export type NodeReleased = number | 'gone'
+
 /** What a node knows about itself. `docs/adr/redlock-restart.md` explains. */
 export interface NodeRecord {
   /** Of the server process. Two nodes with the same one are one node. */
@@ -148,7 +151,7 @@ export interface RedlockNode {
   /** Of any standing: that the key is ours proves that the node remembers our vote, and so everything before it. */
   raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void
   renew(question: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void
-  release(items: readonly NodeRelease[], done: Done<readonly (boolean | Error)[]>): void
+  release(items: readonly NodeRelease[], done: Done<readonly (NodeReleased | Error)[]>): void
   /** Reads the record; writes one with this `id` if there is none for this run. `known`: this cluster has voted before. */
   look(question: { id: string; known: boolean }, done: Done<NodeRecord>): void
   /** True if it votes now. */

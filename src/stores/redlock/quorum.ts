@@ -5,7 +5,7 @@ import { Census } from './census.js'
 import { Cleaner } from './cleaner.js'
 import { type Cause, type Cluster, blame, trustedFor } from './cluster.js'
 import { Foresight } from './foresight.js'
-import type { NodeRelease, NodeRenewal, NodeRenewed, Vote } from './node.js'
+import type { NodeRelease, NodeReleased, NodeRenewal, NodeRenewed, Vote } from './node.js'
 import { nodeAt, type Outcome, poll, type Said } from './poll.js'
 import { type Entry, Register } from './register.js'
 
@@ -123,6 +123,16 @@ export class Quorum {
       entry.attempt?.ballot.abandon(entry.attempt.candidate)
       return { key, owner: entry.owner, quiet: false }
     })
+    const listeners = new Array<number>(items.length).fill(0)
+    const hear = (word: NodeReleased | Error, at: number): Said => {
+      if (word instanceof Error) return () => word
+      if (word === 'gone') return 'no'
+      listeners[at] = Math.max(listeners[at] as number, word)
+      return 'yes'
+    }
+    // Our own ears do not count.
+    const awaited = ({ key }: NodeRelease, at: number): boolean =>
+      (listeners[at] as number) > (this.#tools.awaited(key) ? 1 : 0)
     poll({
       cluster: this.#cluster,
       size: items.length,
@@ -131,14 +141,14 @@ export class Quorum {
           if (answer instanceof Error) {
             this.#tools.cleaner.retry(i, items, this.#cluster.maxTtlMs)
             said(() => blame(nodeAt(this.#cluster, i), answer))
-          } else said(answer.map((word) => (word instanceof Error ? () => word : word ? 'yes' : 'no')))
+          } else said(answer.map(hear))
         })
       },
       done: (outcomes) =>
         done(
-          outcomes.map((outcome) =>
+          outcomes.map((outcome, at) =>
             outcome === 'yes'
-              ? { outcome: 'released' }
+              ? { outcome: 'released', awaited: awaited(items[at] as NodeRelease, at) }
               : outcome === 'no'
                 ? { outcome: 'gone' }
                 : { outcome: 'unknown', error: outcome },
@@ -176,8 +186,7 @@ export class Quorum {
       if (error) return done(claims.map(() => ({ granted: 'unknown', error })))
       const startedAt = world.now()
       const ballot = new Ballot(this.#tools, claims, (answers) => {
-        if (answers.some((answer) => answer.granted !== 'unknown'))
-          this.usualMs += (world.now() - startedAt - this.usualMs) / 4
+        if (answers.some((answer) => answer.granted !== 'unknown')) this.#tookMs(world.now() - startedAt)
         for (const [i, answer] of answers.entries()) this.#enter(entries[i] as Entry, answer, startedAt)
         done(answers)
       })
@@ -201,6 +210,11 @@ export class Quorum {
       })
       ballot.start()
     })
+  }
+
+  /** Slow ones are exceptions, such as the first of all: whoever judged by these would ask after everybody else. */
+  #tookMs(ms: number): void {
+    this.usualMs += (ms - this.usualMs) / (ms > this.usualMs ? 8 : 2)
   }
 
   #enter(entry: Entry, answer: Answer, startedAt: number): void {

@@ -64,6 +64,7 @@ export class RedlockStore implements Store {
   }
 
   release(leases: readonly Lease[]): Promise<Released[]> {
+    for (const { key } of leases) this.#bells.hadOurTurn(key)
     return new Promise((resolve) => this.#quorum.release(leases, resolve))
   }
 

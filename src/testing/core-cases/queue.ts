@@ -129,6 +129,26 @@ const wakes: Case[] = [
       if (first.length > 0) assert.deepEqual(await slow(), [], `after ${first} the first time`)
     },
   },
+  {
+    name: 'who lets go and wants it back at once does not keep it from another who does the same',
+    async run(t) {
+      const clients = [await t.locks({ wait: 'forever' }), await t.locks({ wait: 'forever' })]
+      const name = t.name()
+      const served: Locks[] = []
+      const coming = clients.map(async (locks) => {
+        while (served.length < 60) {
+          await using lock = await locks.acquire(name)
+          served.push(locks)
+          await t.sleep(2)
+          lock.assertHeld()
+        }
+      })
+      await t.settled('all are served', Promise.all(coming))
+      const changes = served.filter((locks, i) => i > 0 && locks !== served[i - 1]).length
+      // By turns it would be 59, by lot 30; two who only take what the other leaves do it once or twice.
+      assert.ok(changes >= 12, `it went from one to the other ${changes} times of ${served.length}`)
+    },
+  },
 ]
 
 export const queueCases: Case[] = [...queues, ...needing(['line'], lines), ...needing(['watch'], wakes)]

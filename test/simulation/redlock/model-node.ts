@@ -8,6 +8,7 @@ import type {
   Admission,
   NodeRecord,
   NodeRelease,
+  NodeReleased,
   NodeRenewal,
   NodeRenewed,
   Question,
@@ -192,16 +193,17 @@ export class ModelNode {
     return { standing: this.#standing(run, client), items: items.map((item) => this.#renew(item)) }
   }
 
-  release(items: readonly NodeRelease[]): boolean[] {
+  release(items: readonly NodeRelease[]): NodeReleased[] {
     return items.map(({ key, owner }) => {
       const held = this.#held(key)
-      if (held && this.#mutant === 'release without owner check') return this.#data.keys.delete(key)
-      if (!held || !this.#isMine(held, owner)) return false
+      if (held && this.#mutant === 'release without owner check') return this.#data.keys.delete(key) ? 0 : 'gone'
+      if (!held || !this.#isMine(held, owner)) return 'gone'
       held.readers?.delete(owner)
       held.info.delete(owner)
       if (held.readers && held.readers.size > 0) held.expiresAt = Math.max(...held.readers.values())
       else this.#data.keys.delete(key)
-      return true
+      // Nobody listens to a model.
+      return 0
     })
   }
 

@@ -49,11 +49,12 @@ local function sides(plain)
   return READERS .. name, INFO .. name
 end
 
--- How many listen travels with the news: the more there are, the farther apart they should ask.
+-- How many listen travels with the news: the more there are, the farther apart they should ask. Returns it too.
 local function ring(plain, news)
   local channel = CHANNEL .. nameOf(plain)
   local listeners = call('PUBSUB', 'NUMSUB', channel)[2]
   if listeners > 0 then call('PUBLISH', channel, listeners .. ' ' .. news) end
+  return listeners
 end
 
 -- What the plain key holds, as text. A key of another type is a holder too, though none of ours.

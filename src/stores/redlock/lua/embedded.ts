@@ -82,11 +82,12 @@ local function sides(plain)
   return READERS .. name, INFO .. name
 end
 
--- How many listen travels with the news: the more there are, the farther apart they should ask.
+-- How many listen travels with the news: the more there are, the farther apart they should ask. Returns it too.
 local function ring(plain, news)
   local channel = CHANNEL .. nameOf(plain)
   local listeners = call('PUBSUB', 'NUMSUB', channel)[2]
   if listeners > 0 then call('PUBLISH', channel, listeners .. ' ' .. news) end
+  return listeners
 end
 
 -- What the plain key holds, as text. A key of another type is a holder too, though none of ours.
@@ -291,7 +292,7 @@ end
 `
 
 export const quickRelease: string = `-- quick-release.lua   gives back locks that are all still mine, each once; else release.lua does it
--- ARGV quiet (0 or 1 per item), then owner…
+-- ARGV quiet (0 or 1 per item), then owner…      → as release.lua
 local QUICK = redis.call
 local size = #KEYS - 1
 local bare = #KEYS[1] - #'leasehold:redlock' + 1
@@ -313,14 +314,17 @@ end
 if quick then
   local listeners = QUICK('PUBSUB', 'NUMSUB', unpack(channels))
   QUICK('DEL', unpack(KEYS, 2))
+  local answers, awaited = {}, false
   for i = 1, size do
+    answers[i] = 1 + listeners[2 * i]
+    awaited = awaited or listeners[2 * i] > 0
     if listeners[2 * i] > 0 and string.sub(ARGV[1], i, i) == '0' then
       local announced = string.find(QUICK('HGET', KEYS[1], fields[i]) or '', '^%d+:%d+:%d+:1:')
       QUICK('PUBLISH', channels[i], listeners[2 * i] .. (announced and ' ended ' or ' freed ') .. ARGV[i + 1])
     end
   end
   QUICK('HDEL', KEYS[1], unpack(fields))
-  return {}
+  return awaited and answers or {}
 end
 `
 
@@ -408,7 +412,7 @@ return answers
 
 export const release: string = `-- release.lua   gives back what is mine, and nothing else; on a node of any standing
 -- ARGV quiet (0 or 1 per item), then owner…
--- → item… (none: all released)     item: 1 released | 0 not mine | { 2, error }
+-- → item… (none: all released, and nobody listens)     item: 1 + how many listen: released | 0 not mine | { 2, error }
 
 local function release(plain, a)
   local readers, info = sides(plain)
@@ -426,8 +430,8 @@ local function release(plain, a)
     call('DEL', plain, readers, info)
     call('HDEL', KEYS[1], ':' .. nameOf(plain))
   end
-  if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
-  return 1
+  if quiet then return 1 end
+  return 1 + ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner)
 end
 
 return each(1, size, 1, 1, release, {})

@@ -1,6 +1,6 @@
 -- release.lua   gives back what is mine, and nothing else; on a node of any standing
 -- ARGV quiet (0 or 1 per item), then owner…
--- → item… (none: all released)     item: 1 released | 0 not mine | { 2, error }
+-- → item… (none: all released, and nobody listens)     item: 1 + how many listen: released | 0 not mine | { 2, error }
 
 local function release(plain, a)
   local readers, info = sides(plain)
@@ -18,8 +18,8 @@ local function release(plain, a)
     call('DEL', plain, readers, info)
     call('HDEL', KEYS[1], ':' .. nameOf(plain))
   end
-  if not quiet then ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner) end
-  return 1
+  if quiet then return 1 end
+  return 1 + ring(plain, (announced == '1' and 'ended ' or 'freed ') .. owner)
 end
 
 return each(1, size, 1, 1, release, {})
