@@ -1,5 +1,5 @@
 import { type ChildProcess, fork } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { createLocks, openStore } from '../../src/index.js'
 import { program, translatedSource } from '../support/programs.js'
 import { type Break, type Verdict, judge } from './judge.js'
-import { type History, machineClock, readHistory } from './record.js'
+import { type History, machineClock, occupant, readHistory } from './record.js'
 
 /**
  * - `plain`: everybody wants it alone, for a moment.
@@ -128,14 +128,14 @@ class Campaign {
   /** Whoever is inside: anyone else would show little. Its file is removed before its lease can have run out. */
   async #kill(): Promise<void> {
     const inside = join(this.#folder, 'inside')
-    const pid = existsSync(inside) ? Number(readFileSync(inside, 'utf8').split(' ')[0]) : undefined
+    const pid = occupant(inside)?.pid
     const victim = [...this.#workers].find((worker) => worker.pid === pid) ?? this.#random()
     if (!victim) return
     const gone = new Promise((resolve) => victim.once('exit', resolve))
     victim.kill('SIGKILL')
     await gone
     this.#kills++
-    if (existsSync(inside) && readFileSync(inside, 'utf8').startsWith(`${victim.pid} `)) rmSync(inside)
+    if (occupant(inside)?.pid === victim.pid) rmSync(inside, { force: true })
     await this.#hire()
   }
 

@@ -65,3 +65,14 @@ export function readHistory(files: readonly string[]): History {
   }
   return { sections: [...sections.values()], collisions }
 }
+
+/** Who created the file that only one can create; undefined if nobody has it now. */
+export function occupant(file: string): { pid: number; id: string } | undefined {
+  try {
+    const [pid = '', id = ''] = readFileSync(file, 'utf8').split(' ')
+    return { pid: Number(pid), id }
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw error
+  }
+}

@@ -3,7 +3,7 @@ import { appendFileSync, linkSync, readFileSync, rmSync, writeFileSync } from 'n
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
-import { type Line, machineClock } from './record.js'
+import { type Line, machineClock, occupant } from './record.js'
 
 interface Orders {
   /** Where src/ is as JavaScript. */
@@ -52,36 +52,39 @@ async function stay(lock: Held, mode: 'exclusive' | 'shared'): Promise<void> {
 
 /** The oldest lock there is: only one process can create a file. */
 function enter(id: string): void {
-  try {
-    create(id)
-  } catch {
-    const other = readFileSync(inside, 'utf8')
-    if (!dies(other.split(' ')[0] as string)) return write({ type: 'collision', id, at: machineClock(), with: other })
+  while (!create(id)) {
+    const other = occupant(inside)
+    // Cleared up after in this very moment.
+    if (!other) continue
+    if (!dies(other.pid)) return write({ type: 'collision', id, at: machineClock(), with: other.id })
     // A lock that hangs on a session is free as soon as its holder is dead, before anybody can have cleared up after it.
     rmSync(inside, { force: true })
-    create(id)
   }
 }
 
 /** The kernel closes the connections of a killed process a moment before it is gone. */
-function dies(pid: string): boolean {
+function dies(pid: number): boolean {
   const until = machineClock() + 200
   while (isAlive(pid)) if (machineClock() > until) return false
   return true
 }
 
-/** In one step with what it says: whoever is killed in between must not leave a file of nobody. */
-function create(id: string): void {
+/** False if it is there. In one step with what it says: whoever is killed in between must not leave a file of nobody. */
+function create(id: string): boolean {
   const mine = `${inside}.${process.pid}`
   writeFileSync(mine, `${process.pid} ${id}`)
   try {
     linkSync(mine, inside)
+    return true
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false
+    throw error
   } finally {
     rmSync(mine)
   }
 }
 
-function isAlive(pid: string): boolean {
+function isAlive(pid: number): boolean {
   try {
     return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
   } catch {

@@ -12,6 +12,8 @@ export const ROOT: string = fileURLToPath(new URL('../..', import.meta.url))
 
 /** Where a parent has translated everything already. */
 const INHERITED = 'LEASEHOLD_PROGRAMS'
+/** Named after the process that made it. */
+const FOLDER = 'leasehold-programs-'
 
 /** The path of what `node` runs in place of this file. */
 export function program(script: URL): string {
@@ -27,11 +29,29 @@ function translated(path: string): string {
 
 /** Everything, for as long as this process lives, for itself and all its children. */
 function translateHere(): string {
-  const folder = mkdtempSync(join(tmpdir(), 'leasehold-programs-'))
+  sweep()
+  const folder = mkdtempSync(join(tmpdir(), `${FOLDER}${process.pid}-`))
   process.once('exit', () => rmSync(folder, { recursive: true, force: true }))
   settle(folder)
   translateAll(folder)
   return folder
+}
+
+/** Whoever was killed could not clear up after itself. */
+function sweep(): void {
+  for (const name of readdirSync(tmpdir()).filter((entry) => entry.startsWith(FOLDER))) {
+    const pid = Number(name.slice(FOLDER.length).split('-')[0])
+    if (!isAlive(pid)) rmSync(join(tmpdir(), name), { recursive: true, force: true })
+  }
+}
+
+/** Also if it is somebody else's. */
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0)
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code !== 'ESRCH'
+  }
 }
 
 function translateAll(folder: string): void {

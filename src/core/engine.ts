@@ -1,36 +1,29 @@
-import {
-  ClosedError,
-  type LeaseholdError,
-  LockLostError,
-  LockTimeoutError,
-  StoreUnavailableError,
-  UnsupportedError,
-} from '../errors.js'
+import { ClosedError, type LeaseholdError, LockLostError, LockTimeoutError, UnsupportedError } from '../errors.js'
 import type { World } from '../kit/world.js'
 import type { Answer, Awaitable, Claim, Grant, Released, Store } from '../store.js'
 import type { Ask } from './ask.js'
+import { attempt } from './attempt.js'
 import { Bells } from './bells.js'
-import { onAbort } from './cancel.js'
+import { CleanUp } from './clean-up.js'
 import { Courier } from './courier.js'
 import { Events } from './events.js'
 import { Identity } from './identity.js'
 import { Lease, driftOf } from './lease.js'
 import { Line } from './line.js'
 import { Lock } from './lock.js'
+import { PLACE_MS } from './patience.js'
 import { Timers } from './timers.js'
-import { PLACE_MS, Waiter } from './waiter.js'
+import { Waiter } from './waiter.js'
 
 const YES: Promise<boolean> = Promise.resolve(true)
 const NO: Promise<boolean> = Promise.resolve(false)
-
-/** A clean-up that was not answered is tried this often: afterwards the lease runs out by itself. */
-const CLEAN_UP_TRIES = 5
 
 /** What `createLocks` runs on: everything one instance holds and waits for, on one store. */
 export class Engine {
   readonly store: Store
   readonly world: World
   readonly courier: Courier
+  readonly cleanUp: CleanUp
   readonly events: Events = new Events()
   readonly identity: Identity
   /** When leases are due. Every held lease is in here exactly once. */
@@ -46,8 +39,6 @@ export class Engine {
   /** Nobody keeps an order between processes: neither a line nor the server's own queue. */
   readonly #unordered: boolean
   readonly #unsubscribe: (() => void) | undefined
-  readonly #cleaning = new Set<Promise<unknown>>()
-  readonly #hurries = new Set<() => void>()
   #onIdle: (() => void) | undefined
   #closed: Promise<void> | undefined
 
@@ -55,6 +46,7 @@ export class Engine {
     this.store = store
     this.world = world
     this.courier = new Courier(store, world, (claim, grant) => this.#stray(claim, grant))
+    this.cleanUp = new CleanUp(this.courier, world)
     this.identity = new Identity(world)
     this.beats = new Timers(world)
     this.waits = new Timers(world, true)
@@ -108,13 +100,13 @@ export class Engine {
     if (refused) return refused
     const claims = asks.map((ask) => this.#claim(ask, undefined))
     const sentAt = this.world.now()
-    const answers = await this.lookAfter(this.courier.acquireTogether(claims))
+    const answers = await this.cleanUp.lookAfter(this.courier.acquireTogether(claims))
     const usable =
       !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
     if (usable) return asks.map((ask, i) => this.hold(ask, answers[i] as Grant, sentAt, sentAt))
     for (const [i, answer] of answers.entries()) {
       const owner = answer.granted === true ? answer.owner : (claims[i] as Claim).owner
-      if (answer.granted !== false) void this.letGo({ ask: asks[i] as Ask, owner })
+      if (answer.granted !== false) void this.cleanUp.letGo({ key: (asks[i] as Ask).key, owner })
     }
     return undefined
   }
@@ -156,7 +148,7 @@ export class Engine {
     if (!this.#immediate) lease.settle()
     if (lease.loss) {
       // What remains of it in the store, if anything, is in the way of others.
-      if (lease.loss.why !== 'gone' && lease.loss.why !== 'revoked') void this.letGo(lease)
+      if (lease.loss.why !== 'gone' && lease.loss.why !== 'revoked') void this.cleanUp.letGo(lease)
       return Promise.resolve(false)
     }
     lease.end()
@@ -168,21 +160,6 @@ export class Engine {
     }
     const answer = this.courier.release(lease) as Released
     return this.#wasReleased(lease, answer) ? YES : NO
-  }
-
-  /**
-   * Takes back what may be ours in the store: in the background, with its own time, never with the caller's signal,
-   * which may be why we clean up.
-   */
-  letGo({ ask, owner }: { ask: Ask; owner: string }): Promise<void> {
-    return this.lookAfter(this.#cleanUp(ask, owner))
-  }
-
-  /** Closing waits for this. */
-  lookAfter<T>(work: Promise<T>): Promise<T> {
-    const looking = work.finally(() => this.#cleaning.delete(looking))
-    this.#cleaning.add(looking)
-    return looking
   }
 
   /** Whether we believe to hold this very grant. */
@@ -225,9 +202,8 @@ export class Engine {
     for (const lease of [...this.leases()]) lease.tell(this.closingReason)
     await this.#idle(graceMs)
     await this.releaseAll()
-    for (const hurry of this.#hurries) hurry()
     // What was asked before may be answered only now, and has to be given back.
-    while (this.#cleaning.size > 0) await Promise.all(this.#cleaning)
+    await this.cleanUp.finish()
     this.bells.close()
     this.#unsubscribe?.()
     this.waits.stop()
@@ -256,43 +232,8 @@ export class Engine {
     throw new LockTimeoutError(name, facts)
   }
 
-  async #attempt(ask: Ask): Promise<Lock | { heldBy: string | undefined }> {
-    const claim = this.#claim(ask, undefined)
-    const sentAt = this.world.now()
-    const asked = this.courier.acquire(claim)
-    if (asked instanceof Promise) void this.lookAfter(asked)
-    const answer = asked instanceof Promise && ask.signal ? await this.#unlessAborted(asked, ask, claim) : await asked
-    if (answer.granted === true) {
-      if (!this.closingReason && !this.stale(answer, sentAt)) return this.hold(ask, answer, sentAt, sentAt)
-      void this.letGo({ ask, owner: answer.owner })
-      if (this.closingReason) throw this.closingReason
-      throw new StoreUnavailableError(`${this.store.name} took longer to answer than the ttl lasts`)
-    }
-    if (answer.granted === false) {
-      ask.onRefusal?.(answer)
-      return { heldBy: answer.blocker?.owner }
-    }
-    // It may have been granted all the same.
-    void this.letGo({ ask, owner: claim.owner })
-    throw answer.error
-  }
-
-  #unlessAborted(asked: Promise<Answer>, ask: Ask, claim: Claim): Promise<Answer> {
-    const signal = ask.signal as AbortSignal
-    return new Promise((resolve, reject) => {
-      const stopListening = onAbort(signal, () => {
-        stopListening()
-        reject(signal.reason)
-        void asked.then((answer) => {
-          const owner = answer.granted === true ? answer.owner : claim.owner
-          if (answer.granted !== false) void this.letGo({ ask, owner })
-        })
-      })
-      void asked.then((answer) => {
-        stopListening()
-        resolve(answer)
-      })
-    })
+  #attempt(ask: Ask): ReturnType<typeof attempt> {
+    return attempt(this, ask, this.#claim(ask, undefined))
   }
 
   #wasReleased(lease: Lease, answer: Released): boolean {
@@ -306,28 +247,9 @@ export class Engine {
       const { name, kind } = lease.ask
       const error = answer.error as LeaseholdError
       this.events.emit('error', () => ({ name, kind, doing: 'release', error }))
-      void this.letGo(lease)
+      void this.cleanUp.letGo(lease)
     }
     return false
-  }
-
-  async #cleanUp(ask: Ask, owner: string): Promise<void> {
-    for (let tries = 0; tries < CLEAN_UP_TRIES; tries++) {
-      const { outcome } = await this.courier.release({ key: ask.key, owner })
-      if (outcome !== 'unknown' || this.closingReason) return
-      await this.#breathe(100 * 2 ** tries * (0.5 + this.world.random() / 2))
-    }
-  }
-
-  /** Between two tries in the background. Ends at once when the instance closes, which waits for it. */
-  async #breathe(ms: number): Promise<void> {
-    let hurry: (() => void) | undefined
-    await new Promise<void>((resolve) => {
-      const cancel = this.world.after(ms, resolve)
-      hurry = () => (cancel(), resolve())
-      this.#hurries.add(hurry)
-    })
-    this.#hurries.delete(hurry as unknown as () => void)
   }
 
   /**

@@ -207,7 +207,7 @@ export class Lease extends Timed {
     this.#controller?.abort(this.loss)
     const error = this.loss
     this.engine.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, error }))
-    if (this.#storedUntil !== undefined && why !== 'gone') void this.engine.letGo(this)
+    if (this.#storedUntil !== undefined && why !== 'gone') void this.engine.cleanUp.letGo(this)
   }
 
   /** Work should end, because the instance closes or the lease is about to be let go; it is still looked after. */
@@ -252,7 +252,7 @@ export class Lease extends Timed {
     this.settle()
     if (this.released || this.loss) {
       // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
-      if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.engine.letGo(this)
+      if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.engine.cleanUp.letGo(this)
     } else if (answer.outcome === 'ours') {
       this.#failures = 0
       if (prolong) this.deadline = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)

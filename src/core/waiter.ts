@@ -12,20 +12,9 @@ import type { Engine } from './engine.js'
 import { driftOf } from './lease.js'
 import type { Line } from './line.js'
 import type { Lock } from './lock.js'
+import { patience } from './patience.js'
 import { Alarm, Timed } from './timers.js'
 
-/**
- * How long a place in line outlives its owner's silence: a dead waiter blocks the others for at most this long, and a
- * live one says so three times in it.
- */
-export const PLACE_MS = 3_000
-
-/** A holder that is not one of ours rings no bell: look at least this often. */
-const FOREIGN_POLL_MS = 250
-/** Between two who stand in line one behind the other and may come in together. */
-const NEXT_IN_LINE_MS = 5
-const SHORTEST_PAUSE_MS = 10
-const LONGEST_PAUSE_MS = 1_000
 /** Whoever has just let go waits this long at most for the bell that tells the others, if it can wait so much longer at all. */
 const COURTESY_MS = 25
 const COURTEOUS_FROM_MS = 10 * COURTESY_MS
@@ -235,8 +224,8 @@ export class Waiter extends Timed {
     this.#settle()
     this.#reject(error)
     // Also while a question is still out: a store that keeps it open inside the server ends it then.
-    if (this.#mayHold) void this.#engine.letGo({ ask: this.ask, owner: this.owner })
-    if (this.#inFlight) void this.#engine.lookAfter(new Promise((resolve) => (this.#cleanedUp = resolve)))
+    if (this.#mayHold) void this.#engine.cleanUp.letGo({ key: this.ask.key, owner: this.owner })
+    if (this.#inFlight) void this.#engine.cleanUp.lookAfter(new Promise((resolve) => (this.#cleanedUp = resolve)))
   }
 
   #send(): Promise<Answer> | Answer {
@@ -261,7 +250,7 @@ export class Waiter extends Timed {
     if (answer.granted === true) {
       if (this.#engine.stale(answer, sentAt)) {
         this.#failed(new StoreUnavailableError(`${this.#engine.store.name} took longer to answer than the ttl lasts`))
-        void this.#engine.letGo({ ask: this.ask, owner: answer.owner })
+        void this.#engine.cleanUp.letGo({ key: this.ask.key, owner: answer.owner })
         return this.#done
       }
       this.#settle()
@@ -308,27 +297,17 @@ export class Waiter extends Timed {
   /** How long to wait for a bell before asking again. */
   #patience(answer: Answer): number {
     const { store, world } = this.#engine
-    if (answer.granted !== false) return this.#backoff(this.#failures)
-    const { blocker, ahead = 0 } = answer
     // It stood in the server's own queue until then, and keeps its place there only if it comes back at once.
     const { blockMs } = this.#claim
-    if (blockMs && world.now() >= this.#contactAt + blockMs * 0.9) return 1
-    // Asking is what keeps our place, and it also finds what a lost message would have told.
-    let pause = store.features.line ? PLACE_MS / 3 : LONGEST_PAUSE_MS
-    if (!this.#line.armed) pause = Math.min(pause, this.#backoff(this.#refusals))
-    if (blocker?.foreign) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + world.random() / 2))
-    // A dead holder rings no bell either, but we know when its time is up. Whoever asks then lets in those who fit; the
-    // first in line may be dead too, so those who may hold it together ask one after the other until they are told.
-    if (blocker?.ttlMs !== undefined && (ahead === 0 || !this.exclusive)) {
-      pause = Math.min(pause, blocker.ttlMs + 1 + ahead * NEXT_IN_LINE_MS)
-    }
-    return Math.max(pause, 2)
-  }
-
-  /** Exponential with full jitter. */
-  #backoff(attempts: number): number {
-    const most = Math.min(SHORTEST_PAUSE_MS * 2 ** Math.min(attempts, 10), LONGEST_PAUSE_MS)
-    return SHORTEST_PAUSE_MS / 2 + this.#engine.world.random() * most
+    if (answer.granted === false && blockMs && world.now() >= this.#contactAt + blockMs * 0.9) return 1
+    return patience(answer, {
+      inLine: store.features.line,
+      armed: this.#line.armed,
+      exclusive: this.exclusive,
+      refusals: this.#refusals,
+      failures: this.#failures,
+      random: world.random,
+    })
   }
 
   #pause(ms: number): Promise<void> {
@@ -361,7 +340,7 @@ export class Waiter extends Timed {
     const owner = answer.granted === true ? answer.owner : this.owner
     const nothing = answer.granted === false && !this.#engine.store.features.line
     const ours = nothing || this.#engine.holds(this.ask.key, owner)
-    const cleaning = ours ? undefined : this.#engine.letGo({ ask: this.ask, owner })
+    const cleaning = ours ? undefined : this.#engine.cleanUp.letGo({ key: this.ask.key, owner })
     this.#cleanedUp?.(cleaning)
   }
 }
