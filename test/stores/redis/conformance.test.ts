@@ -35,14 +35,14 @@ conformance({
 
 conformance({
   ...runner,
-  name: 'node-redis over TLS, a user who may do nothing but lock',
+  name: 'node-redis over TLS with a key prefix, a user who may do nothing but lock',
   async open() {
     const server = await startRedis({ tls: true })
-    const kinds = ['lock:*', 'semaphore:*', 'election:*', 'leasehold:*']
-    const user = await makeUser(server, kinds, ['leasehold:*'])
+    const kinds = ['lock:*', 'semaphore:*', 'election:*', 'leasehold:*'].map((pattern) => `app:${pattern}`)
+    const user = await makeUser(server, kinds, ['app:leasehold:*'])
     const url = `rediss://${user}@127.0.0.1:${server.port}`
     return setup(
-      () => nodeRedis(url, { socket: { tls: true, ca: server.ca } }),
+      () => nodeRedis(url, { socket: { tls: true, ca: server.ca }, keyPrefix: 'app:' }),
       () => server.stop(),
     )
   },

@@ -102,25 +102,32 @@ describe('asking for a store', () => {
   })
 })
 
+function nodeRedis(options: object = {}): RedlockClient[] {
+  return servers.all.map((server) => {
+    const client = createClient({ url: server.url, ...options })
+    client.connect().catch(() => {})
+    return client
+  })
+}
+
 describe('clients', () => {
   const kinds: Record<string, () => RedlockClient[]> = {
     ioredis: () => servers.ioredis(),
     'ioredis 5': () => servers.all.map((server) => new Redis5(server.url)),
     'ioredis that is not connected yet': () => servers.ioredis({ lazyConnect: true }),
     'ioredis with a keyPrefix': () => servers.ioredis({ keyPrefix: 'app:' }),
-    'node-redis': () =>
-      servers.all.map((server) => {
-        const client = createClient({ url: server.url })
-        client.connect().catch(() => {})
-        return client
-      }),
+    'node-redis': () => nodeRedis(),
+    'node-redis with a keyPrefix': () => nodeRedis({ keyPrefix: 'app:' }),
     'some of each': () => servers.mixed(),
   }
-  test.each(Object.entries(kinds))('%s', async (_, clients) => {
+  test.each(Object.entries(kinds))('%s', async (kind, clients) => {
     const [one, other] = [clients(), clients()]
     const [a, b] = [locksOn(servers.store({}, one)), locksOn(servers.store({}, other))]
     const name = fresh()
     const held = await a.acquire(name, { metadata: { job: 1 } })
+    const prefix = kind.includes('keyPrefix') ? 'app:' : ''
+    const [server] = servers.all as [(typeof servers.all)[0]]
+    await expect.poll(() => server.command('GET', `${prefix}lock:${name}`)).toBe(held.holder)
     expect(await b.tryAcquire(name)).toBeNull()
     const waiting = b.acquire(name)
     expect((await b.inspect(name)).holders.map(({ holder }) => holder)).toEqual([held.holder])
