@@ -103,10 +103,10 @@ export class Waiter extends Timed {
     const simple = !store.immediate && !store.blocks && !this.ask.inStoreLine
     // The question has a time limit of its own. If it ends sooner than the wait, no other is needed yet.
     if (!simple || this.ask.waitMs <= store.timeoutMs) this.limitWait()
-    // Where there is no line, whoever let go and wants it back would always win. So it hears of it first, as the others do.
-    const courteous = this.ask.waitMs >= COURTEOUS_FROM_MS && this.#line.justLetGo
-    if (!simple || courteous) return void this.#campaign(undefined, courteous)
+    if (!simple) return void this.#campaign()
     const { armed } = this.#line
+    // Where there is no line, whoever let go and wants it back would always win. So it hears of it first, as the others do.
+    if (this.#line.justLetGo && this.ask.waitMs >= COURTEOUS_FROM_MS) return void this.#waitToBeTold()
     const sentAt = world.now()
     this.#mayHold = this.#inFlight = true
     courier.ask(this.#claim, (answer) => {
@@ -127,11 +127,7 @@ export class Waiter extends Timed {
   }
 
   /** Asks until it is settled. `answer`: what it was told already. */
-  async #campaign(answer?: Answer, courteous = false): Promise<void> {
-    if (courteous) {
-      this.limitWait()
-      await this.#pause(COURTESY_MS)
-    }
+  async #campaign(answer?: Answer): Promise<void> {
     if (!answer && this.ask.inStoreLine && !this.#engine.store.immediate) await this.#inOrder()
     if (this.#done) return
     for (;;) {
@@ -151,6 +147,12 @@ export class Waiter extends Timed {
       if (this.#done) return
       answer = undefined
     }
+  }
+
+  async #waitToBeTold(): Promise<void> {
+    this.limitWait()
+    await this.#pause(COURTESY_MS)
+    if (!this.#done) await this.#campaign()
   }
 
   /** Somebody here subscribed while our question was out: what was told before that, we did not hear. */
