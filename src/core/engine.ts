@@ -31,7 +31,6 @@ export class Engine {
   /** When waits end or look again. They keep the process alive: somebody awaits them. */
   readonly waits: Timers
   readonly bells: Bells
-  readonly abandoned: FinalizationRegistry<Lease>
   closingReason: ClosedError | undefined = undefined
 
   readonly #lines = new Map<string, Line>()
@@ -51,7 +50,6 @@ export class Engine {
     this.beats = new Timers(world)
     this.waits = new Timers(world, true)
     this.bells = new Bells(store, this.beats, (key, owner) => this.#find(key, owner)?.lose('revoked'))
-    this.abandoned = new FinalizationRegistry((lease) => lease.abandon())
     this.#immediate = store.immediate === true
     this.#unordered = !store.features.line && !store.blocks
     this.#unsubscribe = store.onDoubt?.(() => this.#verifyAll())

@@ -97,7 +97,7 @@ export class Lease extends Timed {
     if (!this.released && !this.loss && this.engine.world.now(true) >= this.deadline) this.#runOut()
   }
 
-  /** Begin to look after it. The face is held until the first beat, so that a forgotten lock is noticed after that. */
+  /** Begin to look after it. The face is held until the first beat, so that a forgotten lock is noticed at the second. */
   start(face: Lock): void {
     this.#face = face
     this.#schedule(this.acquiredAt)
@@ -105,6 +105,7 @@ export class Lease extends Timed {
 
   override due(now: number): void {
     if (now >= this.deadline) this.#runOut()
+    else if (this.#isForgotten) this.#abandon()
     else {
       this.#watchHeld()
       this.#letGoOfFace()
@@ -215,12 +216,6 @@ export class Lease extends Timed {
     this.#controller?.abort(reason)
   }
 
-  abandon(): void {
-    if (this.released || this.loss) return
-    this.end()
-    this.engine.events.emit('abandoned', () => this.facts())
-  }
-
   /** From here on it is not held, whatever the store answers. */
   end(): void {
     this.released = true
@@ -305,11 +300,23 @@ export class Lease extends Timed {
     this.#bell?.keep()
   }
 
+  /**
+   * Nobody can release it any more. Asked at every beat, and not left to a FinalizationRegistry: in some processes none of
+   * these calls back (seen on Node 20, after a collection that a program asked for), and it would be renewed for ever.
+   */
+  get #isForgotten(): boolean {
+    return this.#face instanceof WeakRef && this.#face.deref() === undefined
+  }
+
+  #abandon(): void {
+    this.end()
+    this.engine.events.emit('abandoned', () => this.facts())
+  }
+
   #letGoOfFace(): void {
     const face = this.#face
     if (!face || face instanceof WeakRef) return
     this.#face = new WeakRef(face)
-    this.engine.abandoned.register(face, this)
     // Whoever kept only the signal still means to hold the lock.
     if (this.#controller) keptBySignal.set(this.#controller.signal, face)
   }

@@ -200,7 +200,8 @@ const collecting: Case[] = [
       const [a, b] = [await t.locks(), await t.locks()]
       await t.unhurried(1_000, async (ttl) => {
         const name = t.name()
-        await abandon(t, a, name, ttl)
+        const noticed = await abandon(t, a, name, ttl)
+        await noticed()
         await t.until('another gets it', () => b.tryAcquire(name))
       })
     },
@@ -213,29 +214,33 @@ const collecting: Case[] = [
       await t.unhurried(1_000, async (ttl) => {
         const name = t.name()
         const slow = store.inject({ effect: 'delay-reply', on: 'renew', times: 1 })
-        await abandon(t, a, name, ttl)
+        const noticed = await abandon(t, a, name, ttl)
         slow.lift()
+        await noticed()
         await t.until('another gets it', () => b.tryAcquire(name))
       })
     },
   },
 ]
 
-/** Takes a lock and forgets it, until that is noticed. */
-async function abandon(t: Bench, locks: Locks, name: string, ttl: number): Promise<void> {
+/** Takes a lock and forgets it, until nothing holds it any more; then waits for that to be noticed. */
+async function abandon(t: Bench, locks: Locks, name: string, ttl: number): Promise<() => Promise<void>> {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void
   const heard: string[] = []
   for (const event of ['abandoned', 'lost'] as const) {
     locks.on(event, (facts) => facts.name === name && heard.push(event))
   }
-  await locks.acquire(name, { ttl }).then(() => undefined)
-  await t.until('it is noticed', () => {
+  const forgotten = await locks.acquire(name, { ttl }).then((lock) => new WeakRef(lock))
+  await t.until('nothing holds it any more', () => {
     collect()
-    return heard.length > 0
+    return forgotten.deref() === undefined
   })
-  // The machine stood still for so long that its time passed before the first renewal.
-  if (heard.includes('lost')) t.tooSlow()
+  return async () => {
+    await t.until('it is noticed', () => heard.length > 0)
+    // The machine stood still for so long that its time passed before it was renewed.
+    if (heard.includes('lost')) t.tooSlow()
+  }
 }
 
 function renewedFor(calls: readonly { call: string; items: readonly unknown[] }[], ttlMs: number): number {
