@@ -12,6 +12,8 @@ import { type RedisServer, startRedis } from '../scripts/servers/index.js'
 import { createLocks, redis } from './built.js'
 
 const TTL_MS = 30_000
+/** Turns of a process before it counts. */
+const WARM_UP = 1_500
 const DELETE_IF_MINE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
@@ -105,14 +107,19 @@ export async function handoff(url: string, turns: number): Promise<{ ours: numbe
         return before && before.pid !== turn.pid ? [turn.gotAt - before.letGoAt] : []
       })
   const result = { ours: [] as number[], blpop: [] as number[] }
+  const client = new Redis(url)
   for (let part = 0; part < 4; part++) {
     for (const how of ['ours', 'blpop'] as const) {
-      const children = [0, 1].map((nth) => start(`handoff-${how}`, url, String(turns / 8), String(nth)))
+      // One ball, whatever was left over: with two of them nobody waits for the other.
+      await client.multi().del('ball').rpush('ball', '1').exec()
+      const children = [0, 1].map(() => start(`handoff-${how}`, url, String(turns / 8)))
+      await Promise.all(children.map((child) => once(child, 'message')))
+      for (const child of children) child.send('go')
       const found = latencies((await Promise.all(children.map(turnsOf))).flat())
-      // Until both are warm.
-      result[how].push(...found.slice(5))
+      result[how].push(...found)
     }
   }
+  client.disconnect()
   return result
 }
 
@@ -133,7 +140,7 @@ export async function crowd(server: RedisServer): Promise<Crowd> {
   const locks = createLocks(redis(client))
   const first = await locks.acquire('crowd')
   await server.command('CONFIG', 'RESETSTAT')
-  const children = [0, 1, 2, 3].map((nth) => start('crowd', server.url, '25', String(nth)))
+  const children = [0, 1, 2, 3].map(() => start('crowd', server.url, '25'))
   await Promise.all(children.map((child) => once(child, 'message')))
   await sleep(500)
   const began = performance.now()
@@ -225,40 +232,53 @@ async function turnsOf(child: ChildProcess): Promise<Turn[]> {
   }
 }
 
+/** What is held, and how to let go of it. */
+interface Hold {
+  order: string
+  letGo: () => Promise<unknown>
+}
+
+async function ballTurn(client: Redis): Promise<Hold> {
+  const order = (await client.blpop('ball', 0))?.[1] ?? '0'
+  return { order, letGo: () => client.rpush('ball', String(Number(order) + 1)) }
+}
+
+async function lockTurn(locks: ReturnType<typeof createLocks>, name: string): Promise<Hold> {
+  const lock = await locks.acquire(name)
+  return { order: String(lock.fencingToken), letGo: () => lock.release() }
+}
+
+async function takeTurn(turns: Turn[], nth: number, holdMs: number, take: () => Promise<Hold>): Promise<void> {
+  const { order, letGo } = await take()
+  const gotAt = machineNow()
+  if (holdMs > 0) await sleep(holdMs)
+  turns.push({ order, gotAt, letGoAt: machineNow(), pid: process.pid, nth })
+  await letGo()
+}
+
 /** What the processes do. */
-async function work(task: string, url: string, count: number, nth: number): Promise<void> {
+async function work(task: string, url: string, count: number): Promise<void> {
   const client = new Redis(url)
   const turns: Turn[] = []
-  const { pid } = process
-  if (task === 'handoff-blpop') {
-    if (nth === 0) await client.rpush('ball', '1')
-    for (let i = 0; i < count; i++) {
-      const order = (await client.blpop('ball', 0))?.[1] ?? '0'
-      const gotAt = machineNow()
-      await sleep(8)
-      turns.push({ order, gotAt, letGoAt: machineNow(), pid, nth: i })
-      await client.rpush('ball', String(Number(order) + 1))
-      await sleep(2)
-    }
+  if (task === 'crowd') {
+    const locks = createLocks(redis(client), { wait: '60s' })
+    const all = Array.from({ length: count }, (_, i) => takeTurn(turns, i, 1, () => lockTurn(locks, task)))
+    await sleep(200)
+    process.send?.({ asked: true })
+    await Promise.all(all)
+    await locks.close()
   } else {
     const locks = createLocks(redis(client), { wait: '60s' })
-    const take = async (i: number, holdMs: number): Promise<void> => {
-      const lock = await locks.acquire(task)
-      const gotAt = machineNow()
-      await sleep(holdMs)
-      turns.push({ order: String(lock.fencingToken), gotAt, letGoAt: machineNow(), pid, nth: i })
-      await lock.release()
-    }
-    if (task === 'crowd') {
-      const all = Array.from({ length: count }, (_, i) => take(i, 1))
-      await sleep(200)
-      process.send?.({ asked: true })
-      await Promise.all(all)
-    } else {
-      for (let i = 0; i < count; i++) {
-        await take(i, 8)
-        await sleep(2)
-      }
+    const take = task === 'handoff-blpop' ? () => ballTurn(client) : () => lockTurn(locks, task)
+    const go = once(process, 'message')
+    await client.ping()
+    process.send?.({ ready: true })
+    await go
+    // As in a service that has been up for a while: what is compiled while it runs is compiled by now.
+    for (let i = 0; i < WARM_UP; i++) await takeTurn([], i, 0, take)
+    for (let i = 0; i < count; i++) {
+      await takeTurn(turns, i, 8, take)
+      await sleep(2)
     }
     await locks.close()
   }
@@ -306,8 +326,8 @@ async function main(args: string[]): Promise<void> {
   }
 }
 
-const [, file, mode, task = '', url = '', count = '', nth = ''] = process.argv
-if (file === self && mode === '--worker') await work(task, url, Number(count), Number(nth))
+const [, file, mode, task = '', url = '', count = ''] = process.argv
+if (file === self && mode === '--worker') await work(task, url, Number(count))
 else if (file === self) {
   await main(process.argv.slice(2))
   process.exit()

@@ -14,6 +14,20 @@ interface Questions<I, O> {
   inBackground?: boolean
 }
 
+/**
+ * After so many questions in a row that had no company, the next is not kept for company either. Until one has some: whoever
+ * works by turns gets the shortest way, and a crowd is split once at most.
+ */
+const LONERS = 8
+
+/** What is on its way between one instance and its store, by all channels. */
+export class Traffic {
+  /** Asked, and not answered yet. */
+  out = 0
+  /** How many in a row were the only ones out. */
+  alone = 0
+}
+
 interface Parcel<I, O> {
   item: I
   resolve: (answer: O) => void
@@ -24,11 +38,13 @@ class Batch<I, O> extends Call<O[]> {
   readonly #questions: Questions<I, O>
   readonly #parcels: readonly Parcel<I, O>[]
   readonly #items: I[]
+  readonly #traffic: Traffic
 
-  constructor(courier: Courier, questions: Questions<I, O>, parcels: readonly Parcel<I, O>[]) {
+  constructor(courier: Courier, questions: Questions<I, O>, parcels: readonly Parcel<I, O>[], traffic: Traffic) {
     super(courier, questions.inBackground === true)
     this.#questions = questions
     this.#parcels = parcels
+    this.#traffic = traffic
     this.#items = parcels.map((parcel) => parcel.item)
   }
 
@@ -49,6 +65,7 @@ class Batch<I, O> extends Call<O[]> {
       const counts = `${answers.length} of ${parcels.length} questions`
       return this.settle(this.unknown(new StoreUnavailableError(`${this.courier.store.name} answered ${counts}`)))
     }
+    this.#traffic.out -= parcels.length
     for (let i = 0; i < parcels.length; i++) (parcels[i] as Parcel<I, O>).resolve(answers[i] as O)
   }
 
@@ -65,10 +82,12 @@ class Batch<I, O> extends Call<O[]> {
 export class Channel<I extends { key: string }, O> {
   readonly #courier: Courier
   readonly #questions: Questions<I, O>
+  readonly #traffic: Traffic
   #parcels: Parcel<I, O>[] = []
 
-  constructor(courier: Courier, questions: Questions<I, O>) {
+  constructor(courier: Courier, traffic: Traffic, questions: Questions<I, O>) {
     this.#courier = courier
+    this.#traffic = traffic
     this.#questions = questions
   }
 
@@ -77,6 +96,8 @@ export class Channel<I extends { key: string }, O> {
   }
 
   post(item: I, resolve: (answer: O) => void): void {
+    // With nothing else out there is also nothing that it could overtake.
+    if (this.#traffic.out++ === 0 && this.#traffic.alone >= LONERS) return this.#dispatch([{ item, resolve }])
     this.#parcels.push({ item, resolve })
     // After the microtasks that this turn still has: whoever else was just answered gets aboard.
     if (this.#parcels.length === 1) queueMicrotask(this.#flushNextTick)
@@ -84,6 +105,7 @@ export class Channel<I extends { key: string }, O> {
 
   /** By itself and at once: its answer may take `extraMs` longer, and the others should not wait for it. */
   sendAlone(item: I, extraMs: number): Promise<O> {
+    this.#traffic.out++
     return new Promise((resolve) => this.#dispatch([{ item, resolve }], extraMs))
   }
 
@@ -92,12 +114,13 @@ export class Channel<I extends { key: string }, O> {
   readonly #flush = (): void => {
     const parcels = this.#parcels
     this.#parcels = []
+    this.#traffic.alone = this.#traffic.out === 1 ? this.#traffic.alone + 1 : 0
     if (parcels.length === 1) this.#dispatch(parcels)
     else for (const batch of this.#batches(parcels)) this.#dispatch(batch)
   }
 
   #dispatch(batch: readonly Parcel<I, O>[], extraMs = 0): void {
-    new Batch(this.#courier, this.#questions, batch).send(extraMs)
+    new Batch(this.#courier, this.#questions, batch, this.#traffic).send(extraMs)
   }
 
   /** Never two partitions in one call, never more than the store takes. */

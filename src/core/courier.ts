@@ -15,7 +15,7 @@ import type {
   TakeRequest,
 } from '../store.js'
 import { Errand } from './call.js'
-import { Channel } from './channel.js'
+import { Channel, Traffic } from './channel.js'
 import { Timers } from './timers.js'
 
 /**
@@ -42,22 +42,23 @@ export class Courier {
     this.#urgency = new Timers(world, true)
     this.#patience = new Timers(world)
     this.#immediate = store.immediate === true
+    const traffic = new Traffic()
     const failed = (error: unknown): Failure => ({ granted: 'unknown', error })
     const unsure = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
-    this.#releasing = new Channel(this, { call: (leases) => store.release(leases), unknown: unsure })
-    this.#renewing = new Channel(this, {
+    this.#releasing = new Channel(this, traffic, { call: (leases) => store.release(leases), unknown: unsure })
+    this.#renewing = new Channel(this, traffic, {
       call: (renewals) => store.renew(renewals),
       unknown: unsure,
       inBackground: true,
     })
-    this.#acquiring = new Channel(this, {
+    this.#acquiring = new Channel(this, traffic, {
       call: (claims) => store.acquire(claims),
       unknown: failed,
       late: (claim, answer) => {
         if (answer.granted === true) this.#onStray(claim, answer)
       },
     })
-    this.#taking = new Channel(this, {
+    this.#taking = new Channel(this, traffic, {
       call: (requests) => (store.take as NonNullable<Store['take']>)(requests),
       unknown: failed,
     })

@@ -126,11 +126,10 @@ export class Engine {
     for (const line of this.#lines.values()) yield* line
   }
 
-  /** A grant becomes a lock. `provisional`: it was pushed to us for a short time only, and has to be renewed at once. */
-  hold(ask: Ask, grant: Grant, sentAt: number, since: number, provisional = false): Lock {
+  /** A grant becomes a lock. */
+  hold(ask: Ask, grant: Grant, sentAt: number, since: number): Lock {
     const lease = new Lease(this, ask, grant, sentAt)
     const lock = new Lock(lease)
-    if (provisional) void lease.renew()
     if (this.events.has('acquired'))
       this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: this.world.now() - since }))
     return lock

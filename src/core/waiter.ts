@@ -11,7 +11,7 @@ import { onAbort } from './cancel.js'
 import type { Engine } from './engine.js'
 import { driftOf } from './lease.js'
 import type { Line } from './line.js'
-import type { Lock } from './lock.js'
+import { type Lock, leaseOf } from './lock.js'
 import { patience } from './patience.js'
 import { Alarm, Timed } from './timers.js'
 
@@ -293,7 +293,10 @@ export class Waiter extends Timed {
     if (before === undefined || before >= event.token || deadline <= this.#engine.world.now()) return this.ring()
     this.#settle()
     const grant = { granted: true as const, owner: event.owner, token: event.token, ttlMs: event.ttlMs }
-    this.#resolve(this.#engine.hold(this.ask, grant, this.#contactAt, this.#since, true))
+    const lock = this.#engine.hold(this.ask, grant, this.#contactAt, this.#since)
+    this.#resolve(lock)
+    // It was pushed to us for a short time only. Whoever waited for it goes first.
+    queueMicrotask(() => void leaseOf(lock).renew())
   }
 
   /** How long to wait for a bell before asking again. */

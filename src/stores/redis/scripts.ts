@@ -23,13 +23,13 @@ export const embedded: Sources = lua
 
 /** On a cluster events are told within the shard: plain PUBLISH would visit every node of it. */
 export function composeScripts(sources: Sources, cluster: boolean): Scripts {
-  const common = cluster
-    ? sources.common.replace("local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'")
-    : sources.common
+  const telling = (source: string): string =>
+    cluster ? source.replace("local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'") : source
+  const common = telling(sources.common)
   return {
     acquire: scriptOf(sources.quickAcquire, common, sources.acquire),
     renew: scriptOf(common, sources.renew),
-    release: scriptOf(sources.quickRelease, common, sources.release),
+    release: scriptOf(sources.quickRelease, telling(sources.quickHandover), common, sources.release),
     look: scriptOf(common, sources.look),
     take: scriptOf(sources.take),
     index: scriptOf(sources.index),

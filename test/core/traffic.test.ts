@@ -1,0 +1,47 @@
+import { expect, test } from 'vitest'
+import { createLocks, type Locks, memory } from '../../src/index.js'
+import { faulty, type FaultyStore } from '../../src/testing/index.js'
+
+const distant = (): FaultyStore => faulty(memory(), [{ effect: 'delay-reply', ms: 1 }])
+const sizes = (store: FaultyStore, call: string): number[] =>
+  store.calls.filter((made) => made.call === call).map(({ items }) => items.length)
+
+async function together(locks: Locks, count: number): Promise<void> {
+  const held = await Promise.all(Array.from({ length: count }, (_, i) => locks.acquire(`name ${i}`)))
+  await Promise.all(held.map((lock) => lock.release()))
+}
+
+test('what is asked in one turn travels together', async () => {
+  const store = distant()
+  const locks = createLocks(store)
+  await together(locks, 20)
+  expect(sizes(store, 'acquire')).toEqual([20])
+  expect(sizes(store, 'release')).toEqual([20])
+  await locks.close()
+})
+
+test('whoever asked alone for a while is sent at once; a crowd that follows is split once, and then never', async () => {
+  const store = distant()
+  const locks = createLocks(store)
+  for (let i = 0; i < 20; i++) await (await locks.acquire('alone')).release()
+  const before = store.calls.length
+  const asked = locks.acquire('at once')
+  expect(store.calls.length, 'sent before this turn ends').toBe(before + 1)
+  await asked
+  await together(locks, 20)
+  await together(locks, 20)
+  expect(sizes(store, 'acquire').slice(-3)).toEqual([1, 19, 20])
+  await locks.close({ grace: 0 })
+})
+
+test('a question does not overtake the release before it', async () => {
+  const locks = createLocks(distant())
+  for (let i = 0; i < 20; i++) {
+    const lock = await locks.acquire('a')
+    void lock.release()
+    const next = await locks.tryAcquire('a')
+    expect(next, `after ${i} turns`).not.toBeNull()
+    await next?.release()
+  }
+  await locks.close()
+})
