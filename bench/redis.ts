@@ -24,8 +24,8 @@ export const median = (all: readonly number[]): number => quantile(all, 0.5)
 /** Takes one lock and gives it back. */
 type Cycle = () => Promise<unknown>
 
-/** The libraries to compare with, if they are installed beside this file. */
-function peers(url: string): Record<string, Cycle> {
+/** The libraries to compare with, if they are installed beside this file, with a client each. */
+function peers(clientOf: () => Redis): Record<string, Cycle> {
   if (!existsSync(new URL('node_modules', import.meta.url))) return {}
   const peer = createRequire(import.meta.url)
   const { default: Redlock5 } = peer('redlock5') as {
@@ -40,8 +40,8 @@ function peers(url: string): Record<string, Cycle> {
       options: object,
     ) => { acquire(): Promise<void>; release(): Promise<void> }
   }
-  const redlock5 = new Redlock5([new Redis(url)])
-  const client = new Redis(url)
+  const redlock5 = new Redlock5([clientOf()])
+  const client = clientOf()
   return {
     'redlock@5, one node': async () => (await redlock5.acquire(['r5'], TTL_MS)).release(),
     'redis-semaphore Mutex': async () => {
@@ -54,7 +54,13 @@ function peers(url: string): Record<string, Cycle> {
 
 /** Microseconds for one acquire and one release, by name: medians of single cycles taken in turns, 500 to a round. */
 export async function serial(url: string, rounds: number): Promise<Record<string, number>> {
-  const client = new Redis(url)
+  const clients: Redis[] = []
+  const clientOf = (): Redis => {
+    const client = new Redis(url)
+    clients.push(client)
+    return client
+  }
+  const client = clientOf()
   const sha = String(await client.script('LOAD', DELETE_IF_MINE))
   const store = redis(client)
   const locks = createLocks(store)
@@ -70,7 +76,7 @@ export async function serial(url: string, rounds: number): Promise<Record<string
       await store.release([claim])
     },
     leasehold: async () => (await locks.acquire('bench')).release(),
-    ...peers(url),
+    ...peers(clientOf),
   }
   const times: Record<string, number[]> = Object.fromEntries(Object.keys(cycles).map((name) => [name, []]))
   for (let i = -1_000; i < rounds * 500; i++) {
@@ -82,7 +88,7 @@ export async function serial(url: string, rounds: number): Promise<Record<string
     }
   }
   await locks.close()
-  client.disconnect()
+  for (const each of clients) each.disconnect()
   return Object.fromEntries(Object.entries(times).map(([name, all]) => [name, median(all)]))
 }
 
