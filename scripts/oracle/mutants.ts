@@ -68,8 +68,8 @@ const redis: readonly Mutant[] = [
     store: 'redis',
     name: 'the fence is stored with the lock',
     file: LUA,
-    find: 'local token = math.max(last + 1, micros)',
-    replace: 'local token = 1',
+    find: "call('SET', plain, first, 'PX', ttl)",
+    replace: "call('SET', plain, first, 'PX', ttl) text = '1'",
     campaign: 'plain',
   },
 ]
