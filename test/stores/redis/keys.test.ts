@@ -108,6 +108,25 @@ test('leases that end by themselves are swept out of the index by those who come
   expect(await size()).toBeLessThanOrEqual(300)
 })
 
+test('whoever waits is handed the lock although its place was not to be seen for a moment, as while a slot moves', async () => {
+  const sweeping = { ...embedded, quickAcquire: embedded.quickAcquire.replace("string.sub(text, -2) == '00'", 'true') }
+  expect(sweeping.quickAcquire).not.toBe(embedded.quickAcquire)
+  const [a, b] = [open({}, sweeping), open({}, sweeping)]
+  const heard: unknown[] = []
+  const watch = b.watch?.('lock:moving', (event) => heard.push(event))
+  expect(await watch?.ready).toBe(true)
+  const [held, waiting] = [claim('lock:moving'), claim('lock:moving', { placeMs: 60_000 })]
+  await granted(a, held)
+  expect(await b.acquire([waiting])).toMatchObject([{ granted: false }])
+  const line = 'leasehold:{lock:moving}:line'
+  await server.command('RENAME', line, 'elsewhere')
+  await granted(a, claim('lock:other'))
+  await server.command('RENAME', 'elsewhere', line)
+  expect(await a.release([held])).toEqual([{ outcome: 'released' }])
+  await expect.poll(() => heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+  watch?.close()
+})
+
 test('holders are found among a hundred thousand other keys, ours and foreign ones, by prefix and by kind', async () => {
   const store = open()
   await server.command('DEBUG', 'POPULATE', '100000', 'other')

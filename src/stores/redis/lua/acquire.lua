@@ -45,8 +45,8 @@ local function stand(key, claim)
     call('ZADD', key.line, whole(math.max(last + 1, micros)), claim.owner)
     local wants = { claim.weight, claim.capacity, whole(claim.ttl), whole(claim.place), flagsOf(claim), claim.value or '' }
     call('HSET', key.places, claim.owner, table.concat(wants, ':'))
-    call('HSET', index, key.more, 1)
   end
+  call('HSET', index, key.more, 1)
   local last = call('ZRANGE', key.till, -1, -1, 'WITHSCORES')[2]
   for _, name in ipairs({ key.line, key.till, key.places }) do call('PEXPIREAT', name, last) end
 end
@@ -113,7 +113,9 @@ local function sweep()
     for _, field in ipairs(call('HRANDFIELD', index, 8)) do
       local plain = string.match(field, '^[^%z]+')
       local key = plain and keyOf(plain)
-      local alive = not key or call('EXISTS', plain == field and plain or key.line, plain == field and plain or key.note) > 0
+      -- That there is a line is not forgotten while the lock is held: its places may be on their way, with a slot that moves.
+      local known = plain == field and { plain } or key and { plain, key.line, key.note }
+      local alive = not plain or call('EXISTS', unpack(known)) > 0
       if not alive then dead = dead + call('HDEL', index, field) end
     end
     if dead < 2 then return end
