@@ -266,15 +266,13 @@ async function takeTurn(turns: Turn[], nth: number, holdMs: number, take: () => 
 async function work(task: string, url: string, count: number): Promise<void> {
   const client = new Redis(url)
   const turns: Turn[] = []
+  const locks = createLocks(redis(client), { wait: '60s' })
   if (task === 'crowd') {
-    const locks = createLocks(redis(client), { wait: '60s' })
     const all = Array.from({ length: count }, (_, i) => takeTurn(turns, i, 1, () => lockTurn(locks, task)))
     await sleep(200)
     process.send?.({ asked: true })
     await Promise.all(all)
-    await locks.close()
   } else {
-    const locks = createLocks(redis(client), { wait: '60s' })
     const take = task === 'handoff-blpop' ? () => ballTurn(client) : () => lockTurn(locks, task)
     const go = once(process, 'message')
     await client.ping()
@@ -286,8 +284,8 @@ async function work(task: string, url: string, count: number): Promise<void> {
       await takeTurn(turns, i, 8, take)
       await sleep(2)
     }
-    await locks.close()
   }
+  await locks.close()
   process.send?.({ turns }, () => process.exit())
 }
 

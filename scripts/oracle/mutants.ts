@@ -72,6 +72,14 @@ const redis: readonly Mutant[] = [
     replace: "call('SET', plain, first, 'PX', ttl) text = '1'",
     campaign: 'plain',
   },
+  {
+    store: 'redis',
+    name: 'the fence is stored with the lock, among readers',
+    file: LUA,
+    find: 'local token = math.max(last + 1, micros)',
+    replace: 'local token = 1',
+    campaign: 'shared',
+  },
 ]
 
 const SQL = 'stores/postgres/sql/embedded.ts'
