@@ -3,7 +3,7 @@ import { createRequire } from 'node:module'
 import { Redis } from 'ioredis'
 import { Redis as Redis5 } from 'ioredis5'
 import { createClient } from 'redis'
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { type RedisServer, startProxy } from '../../../scripts/servers/index.js'
 import { createLocks, type InvalidOptionError, type Locks, UnsupportedError } from '../../../src/index.js'
 import { ALL, type Grant, type Store } from '../../../src/store.js'
@@ -102,10 +102,21 @@ describe('asking for a store', () => {
   })
 })
 
+/** Clients that go with their test, also when it fails. */
 function nodeRedis(options: object = {}): RedlockClient[] {
   return servers.all.map((server) => {
     const client = createClient({ url: server.url, ...options })
+    client.on('error', () => {})
     client.connect().catch(() => {})
+    onTestFinished(() => client.destroy())
+    return client
+  })
+}
+
+function ioredis5(): RedlockClient[] {
+  return servers.all.map((server) => {
+    const client = new Redis5(server.url)
+    onTestFinished(() => client.disconnect())
     return client
   })
 }
@@ -113,7 +124,7 @@ function nodeRedis(options: object = {}): RedlockClient[] {
 describe('clients', () => {
   const kinds: Record<string, () => RedlockClient[]> = {
     ioredis: () => servers.ioredis(),
-    'ioredis 5': () => servers.all.map((server) => new Redis5(server.url)),
+    'ioredis 5': ioredis5,
     'ioredis that is not connected yet': () => servers.ioredis({ lazyConnect: true }),
     'ioredis with a keyPrefix': () => servers.ioredis({ keyPrefix: 'app:' }),
     'node-redis': () => nodeRedis(),
@@ -126,8 +137,9 @@ describe('clients', () => {
     const name = fresh()
     const held = await a.acquire(name, { metadata: { job: 1 } })
     const prefix = kind.includes('keyPrefix') ? 'app:' : ''
-    const [server] = servers.all as [(typeof servers.all)[0]]
-    await expect.poll(() => server.command('GET', `${prefix}lock:${name}`)).toBe(held.holder)
+    // Whoever it is not connected to yet has no vote in its first lock: which ones have it, nobody can say.
+    const found = await Promise.all(servers.all.map((server) => server.command('GET', `${prefix}lock:${name}`)))
+    expect(found.filter((owner) => owner === held.holder).length).toBeGreaterThanOrEqual(3)
     expect(await b.tryAcquire(name)).toBeNull()
     const waiting = b.acquire(name)
     expect((await b.inspect(name)).holders.map(({ holder }) => holder)).toEqual([held.holder])
@@ -138,10 +150,6 @@ describe('clients', () => {
     await next.release()
     await a.close({ grace: 0 })
     await b.close({ grace: 0 })
-    for (const client of [...one, ...other] as { disconnect?(): void; destroy?(): void }[]) {
-      if (client.destroy) client.destroy()
-      else client.disconnect?.()
-    }
   })
 
   test('the rights that the docs name are enough', async () => {
