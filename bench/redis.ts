@@ -119,8 +119,11 @@ export async function handoff(url: string, turns: number): Promise<{ ours: numbe
       // One ball, whatever was left over: with two of them nobody waits for the other.
       await client.multi().del('ball').rpush('ball', '1').exec()
       const children = [0, 1].map(() => start(`handoff-${how}`, url, String(turns / 8)))
-      await Promise.all(children.map((child) => once(child, 'message')))
-      for (const child of children) child.send('go')
+      // First when they are there, then when both are warm: one that is not would take turns of its own meanwhile.
+      for (const signal of ['warm up', 'go']) {
+        await Promise.all(children.map((child) => once(child, 'message')))
+        for (const child of children) child.send(signal)
+      }
       const found = latencies((await Promise.all(children.map(turnsOf))).flat())
       result[how].push(...found)
     }
@@ -274,12 +277,16 @@ async function work(task: string, url: string, count: number): Promise<void> {
     await Promise.all(all)
   } else {
     const take = task === 'handoff-blpop' ? () => ballTurn(client) : () => lockTurn(locks, task)
-    const go = once(process, 'message')
+    const go = async (): Promise<void> => {
+      const sent = once(process, 'message')
+      process.send?.({ ready: true })
+      await sent
+    }
     await client.ping()
-    process.send?.({ ready: true })
-    await go
+    await go()
     // As in a service that has been up for a while: what is compiled while it runs is compiled by now.
     for (let i = 0; i < WARM_UP; i++) await takeTurn([], i, 0, take)
+    await go()
     for (let i = 0; i < count; i++) {
       await takeTurn(turns, i, 8, take)
       await sleep(2)

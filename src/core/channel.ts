@@ -96,8 +96,9 @@ export class Channel<I extends { key: string }, O> {
   }
 
   post(item: I, resolve: (answer: O) => void): void {
-    // With nothing else out there is also nothing that it could overtake.
-    if (this.#traffic.out++ === 0 && this.#traffic.alone >= LONERS) return this.#dispatch([{ item, resolve }])
+    // With nothing else out there is also nothing that it could overtake. What nobody awaits may wait for who does.
+    const atOnce = this.#traffic.out++ === 0 && this.#traffic.alone >= LONERS && !this.#questions.inBackground
+    if (atOnce) return this.#dispatch([{ item, resolve }])
     this.#parcels.push({ item, resolve })
     // After the microtasks that this turn still has: whoever else was just answered gets aboard.
     if (this.#parcels.length === 1) queueMicrotask(this.#flushNextTick)

@@ -117,10 +117,12 @@ export class Line {
   }
 
   readonly #hear = (event: StoreEvent): void => {
-    for (const waiter of this) {
-      // Those behind have not asked yet, and have nothing to hear.
-      if (!waiter.asking) return
+    // Those behind have not asked yet, and have nothing to hear.
+    for (let waiter = this.#first; waiter?.asking; ) {
+      // It may leave because of what it hears.
+      const { next } = waiter
       waiter.hear(event)
+      waiter = next
     }
   }
 

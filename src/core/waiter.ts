@@ -295,8 +295,8 @@ export class Waiter extends Timed {
     const grant = { granted: true as const, owner: event.owner, token: event.token, ttlMs: event.ttlMs }
     const lock = this.#engine.hold(this.ask, grant, this.#contactAt, this.#since)
     this.#resolve(lock)
-    // It was pushed to us for a short time only. Whoever waited for it goes first.
-    queueMicrotask(() => void leaseOf(lock).renew())
+    // It was pushed to us for a short time only. But whoever waited for it goes first, up to where it waits for something else.
+    queueMicrotask(() => process.nextTick(() => void leaseOf(lock).renew()))
   }
 
   /** How long to wait for a bell before asking again. */

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { createLocks, type Locks, memory } from '../../src/index.js'
 import { faulty, type FaultyStore } from '../../src/testing/index.js'
 
@@ -44,4 +44,23 @@ test('a question does not overtake the release before it', async () => {
     await next?.release()
   }
   await locks.close()
+})
+
+test('whoever waited goes on before its lock is renewed', async () => {
+  const store = distant()
+  const [holder, waiter] = [createLocks(store), createLocks(store)]
+  for (let i = 0; i < 20; i++) await (await waiter.acquire('alone')).release()
+  const held = await holder.acquire('a')
+  const asked = sizes(store, 'acquire').length
+  const waiting = waiter.acquire('a')
+  const deeper = async (): Promise<unknown> => await (async () => await waiting)()
+  // It asks, subscribes and asks again. What is asked later is answered later.
+  await vi.waitFor(() => expect(sizes(store, 'acquire').length).toBe(asked + 2))
+  await holder.tryAcquire('a')
+  const released = held.release()
+  await deeper()
+  expect(sizes(store, 'renew')).toEqual([])
+  await vi.waitFor(() => expect(sizes(store, 'renew')).toEqual([1]))
+  await released
+  await Promise.all([holder.close({ grace: 0 }), waiter.close({ grace: 0 })])
 })

@@ -7,23 +7,27 @@ local function handOver()
   -- Names with braces are for keyOf.
   if string.find(plain, '[{}]') then return false end
   local base = string.match(index, '^(.*leasehold:)held:') .. '{' .. plain .. '}:'
-  local line = call('ZRANGE', base .. 'line', 0, 1)
-  local first = line[1]
-  if not first or call('EXISTS', base .. 'note') == 1 then return false end
-  local place = call('HGET', base .. 'places', first) or ''
+  local line, places = base .. 'line', base .. 'places'
+  local waiting = call('ZRANGE', line, 0, 1)
+  local first, second = waiting[1], waiting[2]
+  local place = first and call('HGET', places, first) or ''
   local ttl, placeMs = string.match(place, '^2147483647:2147483647:(%d+):(%d+)::$')
   local clock = call('TIME')
   local text = clock[1] .. string.sub('00000' .. clock[2], -6)
-  local till = tonumber(call('ZSCORE', base .. 'until', first) or 0)
   local last = call('HGET', index, '') or ''
-  -- Somebody else, somebody dead, or a clock that went back.
-  if not ttl or till <= tonumber(string.sub(text, 1, -4)) or last >= text then return false end
+  -- Somebody else, or a clock that went back.
+  if not ttl or last >= text then return false end
+  if second then
+    -- Of several, the first may be dead; a note would have to be looked for.
+    local till = tonumber(call('ZSCORE', base .. 'until', first) or 0)
+    if till <= tonumber(string.sub(text, 1, -4)) or call('EXISTS', base .. 'note') == 1 then return false end
+    call('ZREM', line, first)
+    call('ZREM', base .. 'until', first)
+    call('HDEL', places, first)
+  elseif call('DEL', line, places, base .. 'until', base .. 'note') > 3 then call(PUBLISH, base .. 'bell', 'changed') end
   if tonumber(placeMs) < tonumber(ttl) then ttl = placeMs end
-  call('ZREM', base .. 'line', first)
-  call('ZREM', base .. 'until', first)
-  call('HDEL', base .. 'places', first)
   call('SET', plain, first, 'PX', ttl)
-  if line[2] then call('HSET', index, '', text, plain, text .. ':' .. first, plain .. '\0', 1)
+  if second then call('HSET', index, '', text, plain, text .. ':' .. first, plain .. '\0', 1)
   else call('HSET', index, '', text, plain, text .. ':' .. first) end
   if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) and call('PTTL', index) < 100800000 then
     call('PEXPIRE', index, 100800000)
@@ -36,4 +40,5 @@ end
 if ended then
   local ok, handed = pcall(handOver)
   if ok and handed then return 1 end
+  if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 end
