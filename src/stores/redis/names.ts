@@ -35,6 +35,7 @@ export interface Index {
 /** What is asked for again and again is worked out once. */
 interface Known {
   plain: string
+  base: string
   slot: number
   index: Index
 }
@@ -86,7 +87,7 @@ export class Names {
     if (!known) {
       const plain = this.lead + key
       const slot = this.cluster ? slotOf(plain) : 0
-      known = { plain, slot, index: this.#index(kindOf(key), slot) }
+      known = { plain, base: this.#base(plain), slot, index: this.#index(kindOf(key), slot) }
       if (this.#known.size >= MOST_KNOWN) this.#known.clear()
       this.#known.set(key, known)
     }
@@ -116,14 +117,19 @@ export class Names {
     return `${this.lead}leasehold:revoked`
   }
 
+  /** What the names of all that belongs to a key begin with. */
+  base(key: string): string {
+    return this.#of(key).base
+  }
+
   /** The channel on which a key's events are told. */
   bell(key: string): string {
-    return `${this.#base(key)}bell`
+    return `${this.base(key)}bell`
   }
 
   /** What is remembered of one limit. A limit that is configured anew begins anew. */
   meter(key: string, nth: number, { algorithm, perMs }: Limit): string {
-    return `${this.#base(key)}${nth}:${algorithm}:${perMs}`
+    return `${this.base(key)}${nth}:${algorithm}:${perMs}`
   }
 
   /**
@@ -131,8 +137,7 @@ export class Names {
    * tag, or, if a stray brace forbids both, by a tag made for the slot. No name can be mistaken for one of these, since
    * no kind is called `leasehold`.
    */
-  #base(key: string): string {
-    const plain = this.lead + key
+  #base(plain: string): string {
     if (hashTag(plain) !== undefined) return `${this.lead}leasehold:${plain}:`
     if (this.cluster && plain.includes('}')) return `${this.lead}leasehold:{${tagOf(slotOf(plain))}}${plain}:`
     return `${this.lead}leasehold:{${plain}}:`

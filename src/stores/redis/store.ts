@@ -145,6 +145,7 @@ class RedisStore implements Store {
   release(leases: readonly Lease[]): Promise<Released[]> {
     return this.#byIndex(leases, false, (part, index) => {
       const args = part.map(({ owner }) => owner)
+      if (part.length === 1) args.push(this.#names.base((part[0] as Lease).key))
       const read = (reply: Reply): Released[] => answersOf(reply, part.length).map(releasedOf)
       return this.#transport.ask(this.#scripts.release, this.#keys(part, index), args, read)
     })

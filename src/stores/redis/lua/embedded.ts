@@ -507,34 +507,33 @@ end
 
 export const quickHandover: string = `-- quick-handover.lua   behind quick-release.lua, the usual case of what follows: the first in line wants it alone and has no
 -- further wishes. What is handed on is told only when the script ends, so whatever is saved here is saved between two holders.
-local function handOver()
+local function handOver(index, plain, base)
   local call = redis.call
   local PUBLISH = 'PUBLISH'
-  local index, plain = KEYS[1], KEYS[2]
-  -- Names with braces are for keyOf.
-  if string.find(plain, '[{}]') then return false end
-  local base = string.match(index, '^(.*leasehold:)held:') .. '{' .. plain .. '}:'
-  local line, places = base .. 'line', base .. 'places'
-  local waiting = call('ZRANGE', line, 0, 1)
-  local first, second = waiting[1], waiting[2]
-  local place = first and call('HGET', places, first) or ''
-  local ttl, placeMs = string.match(place, '^2147483647:2147483647:(%d+):(%d+)::$')
+  local line, places, till = base .. 'line', base .. 'places', base .. 'until'
+  local waiting = call('HRANDFIELD', places, 2, 'WITHVALUES')
+  local first, place, several = waiting[1], waiting[2], waiting[3]
+  if several then
+    first = call('ZRANGE', line, 0, 0)[1]
+    place = first and call('HGET', places, first)
+  end
+  local ttl, placeMs = string.match(place or '', '^2147483647:2147483647:(%d+):(%d+)::$')
   local clock = call('TIME')
   local text = clock[1] .. string.sub('00000' .. clock[2], -6)
   local last = call('HGET', index, '') or ''
   -- Somebody else, or a clock that went back.
   if not ttl or last >= text then return false end
-  if second then
-    -- Of several, the first may be dead; a note would have to be looked for.
-    local till = tonumber(call('ZSCORE', base .. 'until', first) or 0)
-    if till <= tonumber(string.sub(text, 1, -4)) or call('EXISTS', base .. 'note') == 1 then return false end
+  if several then
+    -- Of several, the first may be dead; and a note may have to be told of.
+    if tonumber(call('ZSCORE', till, first) or 0) <= tonumber(string.sub(text, 1, -4)) then return false end
+    if call('EXISTS', base .. 'note') == 1 then return false end
     call('ZREM', line, first)
-    call('ZREM', base .. 'until', first)
+    call('ZREM', till, first)
     call('HDEL', places, first)
-  elseif call('DEL', line, places, base .. 'until', base .. 'note') > 3 then call(PUBLISH, base .. 'bell', 'changed') end
+  elseif call('DEL', places, line, till, base .. 'note') > 3 then call(PUBLISH, base .. 'bell', 'changed') end
   if tonumber(placeMs) < tonumber(ttl) then ttl = placeMs end
   call('SET', plain, first, 'PX', ttl)
-  if second then call('HSET', index, '', text, plain, text .. ':' .. first, plain .. '\\0', 1)
+  if several then call('HSET', index, '', text, plain, text .. ':' .. first, plain .. '\\0', 1)
   else call('HSET', index, '', text, plain, text .. ':' .. first) end
   if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) and call('PTTL', index) < 100800000 then
     call('PEXPIRE', index, 100800000)
@@ -545,7 +544,7 @@ end
 
 -- It is released, whatever comes of handing it on.
 if ended then
-  local ok, handed = pcall(handOver)
+  local ok, handed = pcall(handOver, KEYS[1], KEYS[2], ARGV[2])
   if ok and handed then return 1 end
   if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 end
@@ -559,7 +558,8 @@ if ended and redis.call('HDEL', KEYS[1], KEYS[2], KEYS[2] .. '\\0') < 2 then
 end
 `
 
-export const release: string = `-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner
+export const release: string = `-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner; behind that of a lone one: what the names of
+-- all that belongs to its key begin with
 -- → per lease: 1 released | 0 gone | '!error'      (a lone answer is not in a list)
 
 local function letGo(key, owner)
