@@ -114,20 +114,20 @@ export async function handoff(url: string, turns: number): Promise<{ ours: numbe
       })
   const result = { ours: [] as number[], blpop: [] as number[] }
   const client = new Redis(url)
-  for (let part = 0; part < 4; part++) {
-    for (const how of ['ours', 'blpop'] as const) {
-      // One ball, whatever was left over: with two of them nobody waits for the other.
-      await client.multi().del('ball').rpush('ball', '1').exec()
-      const children = [0, 1].map(() => start(`handoff-${how}`, url, String(turns / 8)))
-      // First when they are there, then when both are warm: one that is not would take turns of its own meanwhile.
-      for (const signal of ['warm up', 'go']) {
-        await Promise.all(children.map((child) => once(child, 'message')))
-        for (const child of children) child.send(signal)
-      }
-      const found = latencies((await Promise.all(children.map(turnsOf))).flat())
-      result[how].push(...found)
-    }
+  const children = [0, 1].map(() => start('handoff', url))
+  await Promise.all(children.map((child) => once(child, 'message')))
+  const play = async (how: keyof typeof result, count: number, holdMs: number): Promise<Turn[]> => {
+    // One ball, whatever was left over: with two of them nobody waits for the other.
+    await client.multi().del('ball').rpush('ball', '1').exec()
+    for (const child of children) child.send({ how, count, holdMs })
+    return (await Promise.all(children.map(turnsOf))).flat()
   }
+  // As in a service that has been up for a while: what is compiled while it runs is compiled by now.
+  for (const how of ['ours', 'blpop'] as const) await play(how, WARM_UP, 0)
+  // By turns and a few at a time: a machine that is slow for a while is slow for both.
+  for (let done = 0; done < turns; done += 20)
+    for (const how of ['ours', 'blpop'] as const) result[how].push(...latencies(await play(how, 10, 8)))
+  for (const child of children) child.send('done')
   client.disconnect()
   return result
 }
@@ -268,32 +268,30 @@ async function takeTurn(turns: Turn[], nth: number, holdMs: number, take: () => 
 /** What the processes do. */
 async function work(task: string, url: string, count: number): Promise<void> {
   const client = new Redis(url)
-  const turns: Turn[] = []
   const locks = createLocks(redis(client), { wait: '60s' })
   if (task === 'crowd') {
+    const turns: Turn[] = []
     const all = Array.from({ length: count }, (_, i) => takeTurn(turns, i, 1, () => lockTurn(locks, task)))
     await sleep(200)
     process.send?.({ asked: true })
     await Promise.all(all)
-  } else {
-    const take = task === 'handoff-blpop' ? () => ballTurn(client) : () => lockTurn(locks, task)
-    const go = async (): Promise<void> => {
-      const sent = once(process, 'message')
-      process.send?.({ ready: true })
-      await sent
-    }
-    await client.ping()
-    await go()
-    // As in a service that has been up for a while: what is compiled while it runs is compiled by now.
-    for (let i = 0; i < WARM_UP; i++) await takeTurn([], i, 0, take)
-    await go()
-    for (let i = 0; i < count; i++) {
-      await takeTurn(turns, i, 8, take)
-      await sleep(2)
-    }
+    await locks.close()
+    process.send?.({ turns }, () => process.exit())
+    return
   }
-  await locks.close()
-  process.send?.({ turns }, () => process.exit())
+  const takes = { blpop: () => ballTurn(client), ours: () => lockTurn(locks, task) }
+  process.on('message', async (order: 'done' | { how: keyof typeof takes; count: number; holdMs: number }) => {
+    if (order === 'done') return process.exit()
+    const { how, count, holdMs } = order
+    const turns: Turn[] = []
+    for (let i = 0; i < count; i++) {
+      await takeTurn(turns, i, holdMs, takes[how])
+      if (holdMs > 0) await sleep(2)
+    }
+    process.send?.({ turns })
+  })
+  await client.ping()
+  process.send?.({ ready: true })
 }
 
 async function main(args: string[]): Promise<void> {
