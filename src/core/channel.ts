@@ -10,6 +10,8 @@ interface Questions<I, O> {
   unknown: (error: unknown) => O
   /** An answer that came after all, when nobody waits for it any more. */
   late?: (item: I, answer: O) => void
+  /** So many travel together at most. */
+  atMost?: number
   /** Nobody awaits the answer: it does not keep the process alive. */
   inBackground?: boolean
 }
@@ -134,7 +136,10 @@ export class Channel<I extends { key: string }, O> {
       if (group) group.push(parcel)
       else byPartition.set(partition, [parcel])
     }
-    const most = store.maxBatch ?? Number.POSITIVE_INFINITY
+    const most = Math.min(
+      store.maxBatch ?? Number.POSITIVE_INFINITY,
+      this.#questions.atMost ?? Number.POSITIVE_INFINITY,
+    )
     const batches: Parcel<I, O>[][] = []
     for (const group of byPartition.values()) {
       if (group.length <= most) batches.push(group)

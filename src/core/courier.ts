@@ -18,6 +18,9 @@ import { Errand } from './call.js'
 import { Channel, Traffic } from './channel.js'
 import { Timers } from './timers.js'
 
+/** With more of them in one batch, the client would wait for the server and the server for the client, by turns. */
+const TAKES_AT_MOST = 32
+
 /**
  * Carries questions to the store: everything of one event-loop turn together, each item answered on its own, a lone
  * question without added delay, and every question answered in the end, if only with `unknown`.
@@ -61,6 +64,7 @@ export class Courier {
     this.#taking = new Channel(this, traffic, {
       call: (requests) => (store.take as NonNullable<Store['take']>)(requests),
       unknown: failed,
+      atMost: TAKES_AT_MOST,
     })
   }
 

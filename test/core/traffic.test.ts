@@ -20,6 +20,16 @@ test('what is asked in one turn travels together', async () => {
   await locks.close()
 })
 
+test('many takes travel in parts, so that one is decided while the answers to another are read', async () => {
+  const store = distant()
+  const locks = createLocks(store)
+  const limiter = locks.limiter('api', { limit: 10, per: '1m' })
+  const taken = await Promise.all(Array.from({ length: 80 }, (_, i) => limiter.take(`user ${i}`)))
+  expect(taken.every(({ allowed }) => allowed)).toBe(true)
+  expect(sizes(store, 'take')).toEqual([32, 32, 16])
+  await locks.close()
+})
+
 test('whoever asked alone for a while is sent at once; a crowd that follows is split once, and then never', async () => {
   const store = distant()
   const locks = createLocks(store)

@@ -129,7 +129,8 @@ export class Names {
 
   /** What is remembered of one limit. A limit that is configured anew begins anew. */
   meter(key: string, nth: number, { algorithm, perMs }: Limit): string {
-    return `${this.base(key)}${nth}:${algorithm}:${perMs}`
+    // Not remembered: there may be far more limits than locks, one for each user.
+    return `${this.#base(this.lead + key)}${nth}:${algorithm}:${perMs}`
   }
 
   /**
