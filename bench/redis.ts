@@ -267,6 +267,8 @@ async function takeTurn(turns: Turn[], nth: number, holdMs: number, take: () => 
 
 /** What the processes do. */
 async function work(task: string, url: string, count: number): Promise<void> {
+  // Whoever started it was interrupted.
+  process.on('disconnect', () => process.exit())
   const client = new Redis(url)
   const locks = createLocks(redis(client), { wait: '60s' })
   if (task === 'crowd') {

@@ -123,7 +123,7 @@ export class Engine {
 
   /** Those in this process who wait, in no particular order between names. */
   *waiting(): Generator<Waiter> {
-    for (const line of this.#lines.values()) for (const waiter of line) if (!waiter.done) yield waiter
+    for (const line of this.#lines.values()) yield* line
   }
 
   /** A grant becomes a lock. */

@@ -117,12 +117,10 @@ export class Line {
   }
 
   readonly #hear = (event: StoreEvent): void => {
-    // Those behind have not asked yet, and have nothing to hear.
-    for (let waiter = this.#first; waiter?.asking; ) {
-      // It may leave because of what it hears.
-      const { next } = waiter
+    for (const waiter of this) {
+      // Those behind have not asked yet, and have nothing to hear.
+      if (!waiter.asking) return
       waiter.hear(event)
-      waiter = next
     }
   }
 

@@ -80,10 +80,6 @@ export class Waiter extends Timed {
     if (ask.signal) this.#stopListening = onAbort(ask.signal, () => this.fail(ask.signal?.reason))
   }
 
-  get done(): boolean {
-    return this.#done
-  }
-
   get waitedMs(): number {
     return this.#engine.world.now() - this.#since
   }
@@ -186,7 +182,6 @@ export class Waiter extends Timed {
 
   /** The wait is over. */
   override due(): void {
-    if (this.#done) return
     const { name, kind } = this.ask
     const { waitedMs } = this
     if (this.#inFlight && this.#engine.store.blocks && !this.#lastCall) return this.#callBack()
@@ -296,18 +291,12 @@ export class Waiter extends Timed {
     const before = this.#refusal?.blocker?.token
     const deadline = this.#contactAt + event.ttlMs - driftOf(event.ttlMs)
     if (before === undefined || before >= event.token || deadline <= this.#engine.world.now()) return this.ring()
-    this.#done = true
+    this.#settle()
     const grant = { granted: true as const, owner: event.owner, token: event.token, ttlMs: event.ttlMs }
     const lock = this.#engine.hold(this.ask, grant, this.#contactAt, this.#since)
     this.#resolve(lock)
-    // Whoever waited goes first, up to where it waits for something else.
-    queueMicrotask(() =>
-      process.nextTick(() => {
-        this.#settle()
-        // It was pushed to us for a short time only.
-        void leaseOf(lock).renew()
-      }),
-    )
+    // It was pushed to us for a short time only. But whoever waited for it goes first, up to where it waits for something else.
+    queueMicrotask(() => process.nextTick(() => void leaseOf(lock).renew()))
   }
 
   /** How long to wait for a bell before asking again. */

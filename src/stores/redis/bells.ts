@@ -252,15 +252,14 @@ export class Bells {
   }
 }
 
-const GRANTED = /^granted (\d+) (\d+) ([^]*)$/
-
 /** `granted <token> <ttlMs> <owner>`, `revoked <owner>`, `changed` */
 function eventOf(text: string): StoreEvent | undefined {
-  const grant = GRANTED.exec(text)
-  if (grant) {
-    const [, token, ttlMs, owner] = grant as unknown as [string, string, string, string]
-    return { type: 'granted', token: BigInt(token), ttlMs: Number(ttlMs), owner }
-  }
-  if (text.startsWith('revoked ')) return { type: 'revoked', owner: text.slice('revoked '.length) }
-  return text === 'changed' ? { type: 'changed' } : undefined
+  const [type = ''] = text.split(' ', 1)
+  const rest = text.slice(type.length + 1)
+  if (type === 'changed') return { type }
+  if (type === 'revoked') return { type, owner: rest }
+  const grant = type === 'granted' ? /^(\d+) (\d+) ([^]*)$/.exec(rest) : null
+  return grant
+    ? { type: 'granted', token: BigInt(grant[1] as string), ttlMs: Number(grant[2]), owner: grant[3] as string }
+    : undefined
 }

@@ -94,6 +94,22 @@ const order: Case[] = [
     },
   },
   {
+    name: 'whoever lets go passes over a place that has ended, also if nobody else is left in line',
+    otherwise: unlined,
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      const held = await granted(a, t.claim(key))
+      const later = t.claim(key, { placeMs: t.longMs })
+      await refused(b, t.claim(key, { placeMs: 200 }))
+      await refused(c, later)
+      await letGo(c, { key, owner: later.owner })
+      await t.sleep(400)
+      await letGo(a, held)
+      await granted(c, t.claim(key), 'nobody alive came before')
+    },
+  },
+  {
     name: 'readers who keep coming do not starve a lock that waits',
     otherwise: unlined,
     async run(t) {

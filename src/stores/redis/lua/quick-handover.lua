@@ -3,30 +3,30 @@
 local function handOver(index, plain, base)
   local call = redis.call
   local PUBLISH = 'PUBLISH'
-  local line, places, till = base .. 'line', base .. 'places', base .. 'until'
-  local waiting = call('HRANDFIELD', places, 2, 'WITHVALUES')
-  local first, place, several = waiting[1], waiting[2], waiting[3]
-  if several then
-    first = call('ZRANGE', line, 0, 0)[1]
-    place = first and call('HGET', places, first)
-  end
-  local ttl, placeMs = string.match(place or '', '^2147483647:2147483647:(%d+):(%d+)::$')
+  local line, places, till, note = base .. 'line', base .. 'places', base .. 'until', base .. 'note'
+  local waiting = call('ZRANGE', line, 0, 1)
+  local first, second = waiting[1], waiting[2]
+  if not first then return false end
+  local ttl, placeMs = string.match(call('HGET', places, first) or '', '^2147483647:2147483647:(%d+):(%d+)::$')
   local clock = call('TIME')
   local text = clock[1] .. string.sub('00000' .. clock[2], -6)
+  local ends = tonumber(call('ZSCORE', till, first) or 0)
   local last = call('HGET', index, '') or ''
-  -- Somebody else, or a clock that went back.
-  if not ttl or last >= text then return false end
-  if several then
-    -- Of several, the first may be dead; and a note may have to be told of.
-    if tonumber(call('ZSCORE', till, first) or 0) <= tonumber(string.sub(text, 1, -4)) then return false end
-    if call('EXISTS', base .. 'note') == 1 then return false end
+  -- Somebody else, somebody dead, or a clock that went back.
+  if not ttl or ends <= tonumber(string.sub(text, 1, -4)) or last >= text then return false end
+  local noted
+  if second then
     call('ZREM', line, first)
     call('ZREM', till, first)
     call('HDEL', places, first)
-  elseif call('DEL', places, line, till, base .. 'note') > 3 then call(PUBLISH, base .. 'bell', 'changed') end
+    noted = call('DEL', note)
+  else
+    noted = call('DEL', line, till, places, note) - 3
+  end
+  if noted > 0 then call(PUBLISH, base .. 'bell', 'changed') end
   if tonumber(placeMs) < tonumber(ttl) then ttl = placeMs end
   call('SET', plain, first, 'PX', ttl)
-  if several then call('HSET', index, '', text, plain, text .. ':' .. first, plain .. '\0', 1)
+  if second then call('HSET', index, '', text, plain, text .. ':' .. first, plain .. '\0', 1)
   else call('HSET', index, '', text, plain, text .. ':' .. first) end
   if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) and call('PTTL', index) < 100800000 then
     call('PEXPIRE', index, 100800000)
@@ -36,7 +36,7 @@ local function handOver(index, plain, base)
 end
 
 -- It is released, whatever comes of handing it on.
-if ended then
+if mine then
   local ok, handed = pcall(handOver, KEYS[1], KEYS[2], ARGV[2])
   if ok and handed then return 1 end
   if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end

@@ -29,7 +29,7 @@ end
 
 local function release(i)
   local key, owner = keyOf(KEYS[i + 1]), ARGV[i]
-  local released = ended and afterQuick(key) or letGo(key, owner)
+  local released = mine and afterQuick(key) or letGo(key, owner)
   if not released then return 0 end
   -- It is released, whatever comes of handing it on: the head of the line looks again by itself.
   pcall(serve, key)
