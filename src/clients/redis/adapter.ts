@@ -59,9 +59,13 @@ export interface EarEvents {
 
 /** A connection that listens. */
 export interface Ear {
-  /** Settles when what is told from now on will be heard; rejects if it will not. `sharded`: told within a shard only. */
-  subscribe(channel: string, sharded: boolean): Promise<void>
-  unsubscribe(channel: string, sharded: boolean): void
+  /**
+   * In one command. Settles when what is told from now on will be heard; rejects if it will not. `sharded`: told within a
+   * shard only.
+   */
+  subscribe(channels: string[], sharded: boolean): Promise<void>
+  /** The same ones together. */
+  unsubscribe(channels: string[], sharded: boolean): void
   close(): void
 }
 

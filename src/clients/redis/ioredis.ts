@@ -214,13 +214,13 @@ class IoRedisEar implements Ear {
     connection.connect().catch(broken)
   }
 
-  async subscribe(channel: string, sharded: boolean): Promise<void> {
+  async subscribe(channels: string[], sharded: boolean): Promise<void> {
     if (sharded && !this.#connection.ssubscribe) throw new Error('this ioredis cannot subscribe within a shard')
-    await (sharded ? this.#connection.ssubscribe?.(channel) : this.#connection.subscribe(channel))
+    await (sharded ? this.#connection.ssubscribe?.(...channels) : this.#connection.subscribe(...channels))
   }
 
-  unsubscribe(channel: string, sharded: boolean): void {
-    const done = sharded ? this.#connection.sunsubscribe?.(channel) : this.#connection.unsubscribe(channel)
+  unsubscribe(channels: string[], sharded: boolean): void {
+    const done = sharded ? this.#connection.sunsubscribe?.(...channels) : this.#connection.unsubscribe(...channels)
     done?.catch(ignore)
   }
 

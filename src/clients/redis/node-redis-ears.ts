@@ -10,15 +10,16 @@ const ignore = (): void => {}
 
 /**
  * Channels whose unsubscription is under way. The client forgets the listeners of a channel when that is answered, those of
- * a new subscription among them: so whoever comes back waits until it is over.
+ * a new subscription among them: so whoever comes back waits until it is over. By the first of those that come and go
+ * together.
  */
-type Leaving = Map<string, Promise<unknown>>
+type Leaving = Map<string | undefined, Promise<unknown>>
 
-function leave(leaving: Leaving, channel: string, unsubscribed: Promise<unknown>): void {
+function leave(leaving: Leaving, [first]: string[], unsubscribed: Promise<unknown>): void {
   const over = unsubscribed.catch(ignore).then(() => {
-    if (leaving.get(channel) === over) leaving.delete(channel)
+    if (leaving.get(first) === over) leaving.delete(first)
   })
-  leaving.set(channel, over)
+  leaving.set(first, over)
 }
 
 export class NodeRedisEar implements Ear {
@@ -55,16 +56,16 @@ export class NodeRedisEar implements Ear {
 
   readonly #heard: Listener = (message, channel) => this.#on.message(channel, message)
 
-  async subscribe(channel: string, sharded: boolean): Promise<void> {
+  async subscribe(channels: string[], sharded: boolean): Promise<void> {
     const connection = await this.#connected
-    await this.#leaving.get(channel)
-    await (sharded ? connection.sSubscribe(channel, this.#heard) : connection.subscribe(channel, this.#heard))
+    await this.#leaving.get(channels[0])
+    await (sharded ? connection.sSubscribe(channels, this.#heard) : connection.subscribe(channels, this.#heard))
   }
 
-  unsubscribe(channel: string, sharded: boolean): void {
+  unsubscribe(channels: string[], sharded: boolean): void {
     const connection = this.#connection
     if (!this.#open || !connection?.isReady) return
-    leave(this.#leaving, channel, sharded ? connection.sUnsubscribe(channel) : connection.unsubscribe(channel))
+    leave(this.#leaving, channels, sharded ? connection.sUnsubscribe(channels) : connection.unsubscribe(channels))
   }
 
   close(): void {
@@ -80,7 +81,7 @@ export class NodeRedisEar implements Ear {
 export class SentinelEar implements Ear {
   readonly #client: NodeRedisSentinel
   readonly #on: EarEvents
-  readonly #channels = new Set<string>()
+  readonly #channels = new Map<string | undefined, string[]>()
   readonly #leaving: Leaving = new Map()
   #open = true
 
@@ -106,15 +107,15 @@ export class SentinelEar implements Ear {
     if (this.#open) this.#on.message(channel, message)
   }
 
-  async subscribe(channel: string): Promise<void> {
-    this.#channels.add(channel)
-    await this.#leaving.get(channel)
-    await this.#client.subscribe(channel, this.#heard)
+  async subscribe(channels: string[]): Promise<void> {
+    this.#channels.set(channels[0], channels)
+    await this.#leaving.get(channels[0])
+    await this.#client.subscribe(channels, this.#heard)
   }
 
-  unsubscribe(channel: string): void {
-    this.#channels.delete(channel)
-    if (this.#client.isOpen) leave(this.#leaving, channel, this.#client.unsubscribe(channel, this.#heard))
+  unsubscribe(channels: string[]): void {
+    this.#channels.delete(channels[0])
+    if (this.#client.isOpen) leave(this.#leaving, channels, this.#client.unsubscribe(channels, this.#heard))
   }
 
   close(): void {
@@ -122,6 +123,6 @@ export class SentinelEar implements Ear {
     this.#client.off('topology-change', this.#changed)
     this.#client.off('reconnecting', this.#broken)
     this.#client.off('error', this.#broken)
-    for (const channel of [...this.#channels]) this.unsubscribe(channel)
+    for (const channels of [...this.#channels.values()]) this.unsubscribe(channels)
   }
 }

@@ -10,8 +10,8 @@ import { Signals } from './signals.js'
 export type Listener = (message: string, channel: string) => void
 
 interface Subscribing {
-  subscribe(channel: string, listener: Listener): Promise<unknown>
-  unsubscribe(channel: string, listener?: Listener): Promise<unknown>
+  subscribe(channels: string[], listener: Listener): Promise<unknown>
+  unsubscribe(channels: string[], listener?: Listener): Promise<unknown>
 }
 
 interface Common {
@@ -29,8 +29,8 @@ export interface NodeRedis extends Common, Subscribing {
   duplicate(override?: object): NodeRedis
   connect(): Promise<unknown>
   destroy(): void
-  sSubscribe(channel: string, listener: Listener): Promise<unknown>
-  sUnsubscribe(channel: string, listener?: Listener): Promise<unknown>
+  sSubscribe(channels: string[], listener: Listener): Promise<unknown>
+  sUnsubscribe(channels: string[], listener?: Listener): Promise<unknown>
   unref?(): void
 }
 

@@ -16,9 +16,11 @@ const AUDIT_MS = 1_000
 /** After a break the first try comes soon, since most are short. */
 const FIRST_RETRY_MS = 50
 
-/** One channel, and everybody behind it. */
+/** What is told of one key, or all keys, and everybody who listens to that. */
 interface Channel {
   readonly name: string
+  /** Its name, and the name of what is told there to us alone. */
+  readonly names: string[]
   readonly sharded: boolean
   readonly slot: number
   readonly listeners: Set<(event: StoreEvent) => void>
@@ -63,7 +65,7 @@ export class Bells {
   }
 
   watch(key: string, listener: (event: StoreEvent) => void): Watch {
-    const channel = this.#channel(this.#names.bell(key), this.#adapter.cluster)
+    const channel = this.#channel(this.#names.bells(key), this.#adapter.cluster)
     // A function given twice listens twice.
     const own = (event: StoreEvent): void => listener(event)
     channel.listeners.add(own)
@@ -98,11 +100,13 @@ export class Bells {
     this.#ears.clear()
   }
 
-  #channel(name: string, sharded: boolean): Channel {
+  #channel(names: [name: string, ...own: string[]], sharded: boolean): Channel {
+    const [name] = names
     let channel = this.#channels.get(name)
     if (!channel) {
       channel = {
         name,
+        names,
         sharded,
         slot: this.#adapter.cluster ? slotOf(name) : 0,
         listeners: new Set(),
@@ -118,7 +122,7 @@ export class Bells {
 
   /** Costs nothing once there is a connection. */
   #hearRevocations(): void {
-    this.#channel(this.#names.revocations, false)
+    this.#channel([this.#names.revocations], false)
     this.#audit()
   }
 
@@ -138,7 +142,7 @@ export class Bells {
 
   #forget(channel: Channel): void {
     this.#channels.delete(channel.name)
-    if (channel.address !== undefined) this.#ears.get(channel.address)?.unsubscribe(channel.name, channel.sharded)
+    if (channel.address !== undefined) this.#ears.get(channel.address)?.unsubscribe(channel.names, channel.sharded)
     channel.live = false
     for (const settle of channel.settle) settle(false)
     if (this.#channels.size > 1 || this.#always) return
@@ -183,7 +187,7 @@ export class Bells {
     }
     channel.address = address
     const current = (): boolean => this.#channels.get(channel.name) === channel && this.#ears.get(address) === ear
-    ear.subscribe(channel.name, channel.sharded).then(
+    ear.subscribe(channel.names, channel.sharded).then(
       () => {
         if (!current()) return
         channel.live = true
@@ -220,7 +224,7 @@ export class Bells {
         },
         moved: (name) => {
           for (const channel of this.#channels.values()) {
-            if (channel.address !== address || (name !== undefined && channel.name !== name)) continue
+            if (channel.address !== address || (name !== undefined && !channel.names.includes(name))) continue
             this.#mute(channel)
             this.#relocate(channel)
           }
@@ -247,19 +251,17 @@ export class Bells {
   #hear(name: string, text: string): void {
     if (name === this.#names.revocations) return this.#onRevoked()
     const event = eventOf(text)
-    const channel = this.#channels.get(name)
+    const channel = this.#channels.get(this.#names.bellOf(name))
     if (event && channel) for (const listener of [...channel.listeners]) listener(event)
   }
 }
 
 /** `granted <token> <ttlMs> <owner>`, `revoked <owner>`, `changed` */
 function eventOf(text: string): StoreEvent | undefined {
-  const [type = ''] = text.split(' ', 1)
-  const rest = text.slice(type.length + 1)
-  if (type === 'changed') return { type }
-  if (type === 'revoked') return { type, owner: rest }
-  const grant = type === 'granted' ? /^(\d+) (\d+) ([^]*)$/.exec(rest) : null
-  return grant
-    ? { type: 'granted', token: BigInt(grant[1] as string), ttlMs: Number(grant[2]), owner: grant[3] as string }
-    : undefined
+  const grant = /^granted (\d+) (\d+) ([^]*)$/.exec(text)
+  if (grant) {
+    return { type: 'granted', token: BigInt(grant[1] as string), ttlMs: Number(grant[2]), owner: grant[3] as string }
+  }
+  if (text === 'changed') return { type: 'changed' }
+  return text.startsWith('revoked ') ? { type: 'revoked', owner: text.slice('revoked '.length) } : undefined
 }

@@ -3,6 +3,7 @@
  *
  * @module
  */
+import { randomBytes } from 'node:crypto'
 import { InvalidOptionError } from '../../errors.js'
 import type { Limit } from '../../store.js'
 import { ServerClock } from './server-clock.js'
@@ -47,6 +48,9 @@ export class Names {
   /** What stands before every name: the client's own key prefix, and ours. */
   readonly lead: string
   readonly cluster: boolean
+  /** Where those hear of a grant who wait by this store. */
+  readonly ear: string = randomBytes(6).toString('hex')
+  readonly #own: string = `:${this.ear}`
   readonly #indexes = new Map<string, Index>()
   readonly #known = new Map<string, Known>()
 
@@ -122,9 +126,15 @@ export class Names {
     return this.#of(key).base
   }
 
-  /** The channel on which a key's events are told. */
-  bell(key: string): string {
-    return `${this.base(key)}bell`
+  /** The channel on which a key's events are told to all, and the one on which we alone hear what we are handed. */
+  bells(key: string): [bell: string, own: string] {
+    const bell = `${this.base(key)}bell`
+    return [bell, bell + this.#own]
+  }
+
+  /** Whichever of the two it is. */
+  bellOf(channel: string): string {
+    return channel.endsWith(this.#own) ? channel.slice(0, -this.#own.length) : channel
   }
 
   /** What is remembered of one limit. A limit that is configured anew begins anew. */

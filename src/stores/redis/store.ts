@@ -224,6 +224,7 @@ class RedisStore implements Store {
     const deadline = index.clock.deadline(sentAt + this.timeoutMs)
     const args = [atomic ? `*${deadline}` : deadline]
     for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOfClaim(claim))
+    args.push(this.#names.ear)
     return this.#transport.ask(this.#scripts.acquire, this.#keys(claims, index), args, (reply) => {
       const late = tooLate(reply)
       if (late !== undefined) return this.#askAgain(claims, index, atomic, { sentAt, late })

@@ -144,7 +144,7 @@ export class Bells {
   #subscribe(i: number, channel: Channel): void {
     const ear = this.#ear(i)
     const current = (): boolean => this.#channels.get(channel.key) === channel && this.#ears[i] === ear
-    ear.subscribe(channelOf(channel.key), false).then(
+    ear.subscribe([channelOf(channel.key)], false).then(
       () => {
         if (!current()) return
         const wasLive = this.#isLive(channel)
@@ -196,7 +196,7 @@ export class Bells {
 
   #forget(channel: Channel): void {
     this.#channels.delete(channel.key)
-    for (const ear of this.#ears) ear?.unsubscribe(channelOf(channel.key), false)
+    for (const ear of this.#ears) ear?.unsubscribe([channelOf(channel.key)], false)
     for (const settle of channel.settle) settle(false)
     if (this.#channels.size > 0 || this.#closed) return
     this.#idle?.()

@@ -84,6 +84,27 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner, ttlMs: 10_000 })
   })
 
+  test('a hand-over wakes only whoever gets it, however many others wait', async () => {
+    const [holder, ...others] = await Promise.all([1, 2, 3].map(async () => on(await connect())))
+    const held = claim('lock:a')
+    await holder?.acquire([held])
+    const waiters = []
+    for (const store of others) {
+      const heard: StoreEvent[] = []
+      await store.watch?.('lock:a', (event) => heard.push(event)).ready
+      const waiting = claim('lock:a', { placeMs: 10_000 })
+      await store.acquire([waiting])
+      waiters.push({ store, waiting, heard })
+    }
+    await holder?.release([held])
+    for (const { store, waiting, heard } of waiters) {
+      await expect.poll(() => heard.length, { interval: 1 }).toBeGreaterThan(0)
+      // The second has heard nothing of what the first one got.
+      expect(heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+      await store.release([waiting])
+    }
+  })
+
   test('nobody is told anything that nobody can need', async () => {
     const store = on(await connect())
     const heard: StoreEvent[] = []

@@ -1,8 +1,8 @@
--- acquire.lua   KEYS index, then per claim: plain      ARGV [*][deadline], then per claim: owner ttlMs terms
+-- acquire.lua   KEYS index, then per claim: plain      ARGV [*][deadline], then per claim: owner ttlMs terms, then ear
 -- *: all claims or none, and nobody stands in line
 -- deadline: by the server's clock in microseconds; after it nothing is done, and the answer is '@' and the time
 -- terms: '' or placeMs for an exclusive claim without further wishes; else weight:capacity:placeMs:flags:value
--- placeMs 0 or none: do not stand in line
+-- placeMs 0 or none: do not stand in line      ear: where whoever asks hears that it was handed the lease
 -- → per claim: token | [ahead, owner, ttlMs, token, value, foreign] refused | '!error'      (a lone answer is not in a list)
 
 local function claimOf(i)
@@ -43,8 +43,8 @@ local function stand(key, claim)
   if call('ZADD', key.till, whole(now + claim.place), claim.owner) == 1 then
     local last = tonumber(call('ZRANGE', key.line, -1, -1, 'WITHSCORES')[2]) or 0
     call('ZADD', key.line, whole(math.max(last + 1, micros)), claim.owner)
-    local wants = { claim.weight, claim.capacity, whole(claim.ttl), whole(claim.place), flagsOf(claim), claim.value or '' }
-    call('HSET', key.places, claim.owner, table.concat(wants, ':'))
+    local wants = { claim.weight, claim.capacity, whole(claim.ttl), whole(claim.place), ARGV[#ARGV], flagsOf(claim) }
+    call('HSET', key.places, claim.owner, table.concat(wants, ':') .. ':' .. (claim.value or ''))
   end
   call('HSET', index, key.more, 1)
   local last = call('ZRANGE', key.till, -1, -1, 'WITHSCORES')[2]

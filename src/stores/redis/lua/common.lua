@@ -11,8 +11,9 @@
 --   …:ends       zset     who shares, by the time at which their lease ends
 --   …:line       zset     who waits, by arrival
 --   …:until      zset     who waits, by the time at which their place ends
---   …:places     hash     owner → weight:capacity:ttlMs:placeMs:flags:value of each who waits
+--   …:places     hash     owner → weight:capacity:ttlMs:placeMs:ear:flags:value of each who waits
 --   …:bell       channel  what happens to the key
+--   …:bell:ear   channel  what concerns only who waits behind that ear: no other process wakes up for it
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
 local PUBLISH = 'PUBLISH'
@@ -50,8 +51,8 @@ local function keyOf(plain)
   }
 end
 
-local function tell(key, event)
-  call(PUBLISH, key.bell, event)
+local function tell(key, event, ear)
+  call(PUBLISH, ear and key.bell .. ':' .. ear or key.bell, event)
 end
 
 -- The index lives longer than every lease in it. Looked at every ten thousand seconds, or for leases of more than half a day.
@@ -204,11 +205,11 @@ local function head(key)
 end
 
 local function placeOf(key, owner)
-  local weight, capacity, ttl, place, flags, value =
-    string.match(call('HGET', key.places, owner), '^(%d+):(%d+):(%d+):(%d+):(%a*):(.*)$')
+  local weight, capacity, ttl, place, ear, flags, value =
+    string.match(call('HGET', key.places, owner), '^(%d+):(%d+):(%d+):(%d+):(%w*):(%a*):(.*)$')
   return {
     owner = owner, weight = tonumber(weight), capacity = tonumber(capacity), ttl = tonumber(ttl), place = tonumber(place),
-    announce = string.find(flags, 'a', 1, true) ~= nil, value = string.find(flags, 'v', 1, true) and value,
+    ear = ear, announce = string.find(flags, 'a', 1, true) ~= nil, value = string.find(flags, 'v', 1, true) and value,
   }
 end
 
@@ -222,7 +223,7 @@ local function serve(key, before)
     if not fits(held, claim) then break end
     leave(key, owner)
     local ttl = math.min(claim.place, claim.ttl)
-    tell(key, 'granted ' .. grant(key, claim, held, ttl) .. ' ' .. whole(ttl) .. ' ' .. owner)
+    tell(key, 'granted ' .. grant(key, claim, held, ttl) .. ' ' .. whole(ttl) .. ' ' .. owner, claim.ear)
   end
 end
 

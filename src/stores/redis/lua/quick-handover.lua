@@ -7,7 +7,8 @@ local function handOver(index, plain, base)
   local waiting = call('ZRANGE', line, 0, 1)
   local first, second = waiting[1], waiting[2]
   if not first then return false end
-  local ttl, placeMs = string.match(call('HGET', places, first) or '', '^2147483647:2147483647:(%d+):(%d+)::$')
+  local wants = '^2147483647:2147483647:(%d+):(%d+):(%w+)::$'
+  local ttl, placeMs, ear = string.match(call('HGET', places, first) or '', wants)
   local clock = call('TIME')
   local text = clock[1] .. string.sub('00000' .. clock[2], -6)
   local ends = tonumber(call('ZSCORE', till, first) or 0)
@@ -31,7 +32,7 @@ local function handOver(index, plain, base)
   if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) and call('PTTL', index) < 100800000 then
     call('PEXPIRE', index, 100800000)
   end
-  call(PUBLISH, base .. 'bell', 'granted ' .. text .. ' ' .. ttl .. ' ' .. first)
+  call(PUBLISH, base .. 'bell:' .. ear, 'granted ' .. text .. ' ' .. ttl .. ' ' .. first)
   return true
 end
 
