@@ -18,8 +18,8 @@ type Listener = (event: StoreEvent) => void
 export class Bell {
   readonly #database: Database
   readonly #channel: string
-  /** Ours alone, so that greetings reach nobody else. */
-  readonly #helloChannel: string
+  /** The channel that is ours alone: what we are handed, and greetings, reach nobody else. */
+  readonly ear: string
   readonly #timeoutMs: number
   readonly #onBack: () => void
   readonly #listeners = new Map<string, Set<Listener>>()
@@ -38,7 +38,7 @@ export class Bell {
   constructor(database: Database, channel: string, timeoutMs: number, onBack: () => void) {
     this.#database = database
     this.#channel = channel
-    this.#helloChannel = `${channel}_${randomBytes(8).toString('hex')}`
+    this.ear = `${channel}_${randomBytes(8).toString('hex')}`
     this.#timeoutMs = timeoutMs
     this.#onBack = onBack
   }
@@ -68,7 +68,7 @@ export class Bell {
     // A server that is away must not keep the first one waiting for longer than a question would.
     realWorld.after(this.#timeoutMs, () => this.#settle())
     this.#listening = this.#database.listen(
-      [this.#channel, this.#helloChannel],
+      [this.#channel, this.ear],
       {
         heard: (payload) => this.#heard(payload),
         up: () => {
@@ -92,7 +92,7 @@ export class Bell {
       this.#listening?.suspect(this.#heardBefore)
       this.#greetLater()
     })
-    const question = `SELECT pg_notify('${this.#helloChannel}', 'hello ${hello}')::text`
+    const question = `SELECT pg_notify('${this.ear}', 'hello ${hello}')::text`
     this.#database.run(question, this.#timeoutMs).catch(() => {})
   }
 

@@ -16,7 +16,7 @@ export type Sources = Readonly<Record<keyof typeof embedded, string>>
 export const sources: Sources = embedded
 
 /** What this code needs. A schema of a later version may still serve it, and says so itself. */
-const VERSION = 1
+const VERSION = 2
 
 /** The oldest client that the schema of this version still serves. */
 const SERVES = 1
@@ -51,6 +51,7 @@ export function namesOf(schema: string): Names {
     schema: quoted,
     schemaText: text(schema),
     metaText: text(`${quoted}.leasehold_meta`),
+    leasesText: text(`${quoted}.leasehold_leases`),
     locksText: text(`${quoted}.distributed_locks`),
     channelText: text(channel),
     lockClass: digest('lock').readInt32BE(),

@@ -106,7 +106,7 @@ class Postgres implements Store {
     if (claims.length === 1) {
       const claim = claims[0] as Claim
       const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
-      const one = [key, owner, weight, capacity, ttlMs, value ?? null, placeMs ?? null, announce, steal]
+      const one = [key, owner, weight, capacity, ttlMs, value ?? null, placeMs ?? null, announce, steal, this.#ear]
       return [this.#answerOf(await this.#ask<AcquireAnswer>('acquire_one', ...one), claim)]
     }
     const asked = claims.map(({ key, owner, weight, capacity, ttlMs, value, placeMs, announce, steal }) => ({
@@ -120,8 +120,9 @@ class Postgres implements Store {
       announce,
       steal,
     }))
-    const name = options?.atomic ? 'acquire_all' : 'acquire'
-    const answers = await this.#ask<AcquireAnswer[]>(name, asked)
+    const answers = options?.atomic
+      ? await this.#ask<AcquireAnswer[]>('acquire_all', asked)
+      : await this.#ask<AcquireAnswer[]>('acquire', asked, this.#ear)
     return answers.map((answer, i) => this.#answerOf(answer, claims[i] as Claim))
   }
 
@@ -201,6 +202,11 @@ class Postgres implements Store {
     this.#unhook()
     await this.#bell?.close()
     await this.#close()
+  }
+
+  /** Where those who wait by this store are told that they were let in. */
+  get #ear(): string | null {
+    return this.#bell?.ear ?? null
   }
 
   #answerOf(answer: AcquireAnswer, { key, owner }: Claim): Answer {

@@ -17,6 +17,7 @@ import { createLocks, type Locks } from '../../../src/locks.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { migrate, type PostgresOptions, postgres } from '../../../src/stores/postgres/index.js'
 import { namesOf } from '../../../src/stores/postgres/migrate.js'
+import { onlyTheNextWakes } from '../../support/hand-over.js'
 import { type Library, storeAt } from './place.js'
 
 let server: PostgresServer
@@ -116,6 +117,13 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     expect((await next).fencingToken).toBeGreaterThan(lock.fencingToken)
     await expect.poll(() => events.some((event) => event.type === 'granted')).toBe(true)
     expect(store.name).toBe('postgres')
+  })
+
+  test('a hand-over wakes only whoever gets it, however many others wait', async () => {
+    await onlyTheNextWakes(
+      [1, 2, 3].map(() => open(library).store),
+      `lock:${newName()}`,
+    )
   })
 })
 

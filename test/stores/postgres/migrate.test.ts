@@ -125,6 +125,24 @@ test.concurrent('a schema that is too new for this code is refused, one that sti
   })
 })
 
+test.concurrent('a schema of the first version is brought up to date, with what is held in it', async () => {
+  const url = await server.createDatabase()
+  await withPool(url, async (pool) => {
+    await migrate(pool)
+    const lease = { key: 'lock:a', owner: 'x', ttlMs: 60_000 }
+    await postgres(pool).acquire([{ ...lease, weight: 1, capacity: 1 }])
+    await pool.query('alter table leasehold_leases drop column ear')
+    await pool.query('update leasehold_meta set version = 1')
+    await expect(postgres(pool).renew([lease])).rejects.toThrow(/leasehold migrate/)
+    expect(await migrate(pool)).toBe(true)
+    expect(await postgres(pool).renew([lease])).toEqual([{ outcome: 'ours', ttlMs: 60_000 }])
+    // Who still runs the first version does not say where it listens, and is told with all others.
+    const question = "select leasehold_acquire_one('lock:a', 'y', 1, 1, 60000, null, 3000, false, false) as answer"
+    const [row] = (await pool.query(question)).rows
+    expect(row.answer.slice(0, 3)).toEqual([0, 0, 'x'])
+  })
+})
+
 test.concurrent('a role without rights is told what to grant', async () => {
   const url = await server.createDatabase()
   await withPool(url, (pool) => migrate(pool))

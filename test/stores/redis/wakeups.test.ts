@@ -6,6 +6,7 @@ import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
 import { createLocks } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
+import { onlyTheNextWakes } from '../../support/hand-over.js'
 import { type Connection, ioredis, nodeRedis } from './places.js'
 
 let server: RedisServer
@@ -85,24 +86,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
   })
 
   test('a hand-over wakes only whoever gets it, however many others wait', async () => {
-    const [holder, ...others] = await Promise.all([1, 2, 3].map(async () => on(await connect())))
-    const held = claim('lock:a')
-    await holder?.acquire([held])
-    const waiters = []
-    for (const store of others) {
-      const heard: StoreEvent[] = []
-      await store.watch?.('lock:a', (event) => heard.push(event)).ready
-      const waiting = claim('lock:a', { placeMs: 10_000 })
-      await store.acquire([waiting])
-      waiters.push({ store, waiting, heard })
-    }
-    await holder?.release([held])
-    for (const { store, waiting, heard } of waiters) {
-      await expect.poll(() => heard.length, { interval: 1 }).toBeGreaterThan(0)
-      // The second has heard nothing of what the first one got.
-      expect(heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
-      await store.release([waiting])
-    }
+    await onlyTheNextWakes(await Promise.all([1, 2, 3].map(async () => on(await connect()))), 'lock:a')
   })
 
   test('nobody is told anything that nobody can need', async () => {

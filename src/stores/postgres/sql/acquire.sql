@@ -7,7 +7,7 @@
 -- behind a dead writer would come in one by one, each when it happens to ask.
 create or replace function {schema}.leasehold_ask(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
-  p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint
+  p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint, p_ear text
 ) returns json language plpgsql as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
@@ -75,7 +75,7 @@ begin
     v_token := {schema}.leasehold_token(s.token, v_now);
     v_done := {schema}.leasehold_put(
       p_key, coalesce(s.my_place, s.free_slot), s.new_slot, p_owner, false, 0::smallint, 0, p_weight, p_capacity,
-      v_token, v_now, v_expires, p_ttl_ms, coalesce(p_place_ms, 0), p_announce, p_value);
+      v_token, v_now, v_expires, p_ttl_ms, coalesce(p_place_ms, 0), p_announce, p_value, null);
     if p_announce then
       perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
     end if;
@@ -94,7 +94,7 @@ begin
   elsif p_place_ms is not null then
     v_done := {schema}.leasehold_put(
       p_key, s.free_slot, s.new_slot, p_owner, true, p_polls, s.new_arrival, p_weight, p_capacity, 0, v_now,
-      v_now + p_place_ms * interval '1 millisecond', p_ttl_ms, p_place_ms, p_announce, p_value);
+      v_now + p_place_ms * interval '1 millisecond', p_ttl_ms, p_place_ms, p_announce, p_value, p_ear);
   end if;
   if s.first_arrival is not null then
     select count(*) into v_ahead from {schema}.leasehold_leases
@@ -110,19 +110,20 @@ end $leasehold$;
 create or replace function {schema}.leasehold_put(
   p_key text, p_slot integer, p_new_slot integer, p_owner text, p_waiting boolean, p_polls smallint, p_arrival bigint,
   p_weight integer, p_capacity integer, p_token bigint, p_since timestamptz, p_expires timestamptz,
-  p_ttl_ms double precision, p_place_ms double precision, p_announce boolean, p_value text
+  p_ttl_ms double precision, p_place_ms double precision, p_announce boolean, p_value text, p_ear text
 ) returns boolean language plpgsql as $leasehold$
 begin
   if p_slot is null then
     insert into {schema}.leasehold_leases
-      (key, slot, owner, waiting, polls, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce, value, look_at)
+      (key, slot, owner, waiting, polls, ear, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce,
+       value, look_at)
     values
-      (p_key, p_new_slot, p_owner, p_waiting, p_polls, p_arrival, p_weight, p_capacity, p_token, p_since, p_expires,
+      (p_key, p_new_slot, p_owner, p_waiting, p_polls, p_ear, p_arrival, p_weight, p_capacity, p_token, p_since, p_expires,
        p_ttl_ms, p_place_ms, p_announce, p_value, p_since + interval '1 minute');
   else
     -- A place in line has no token of its own; what the slot remembers stays.
     update {schema}.leasehold_leases
-    set owner = p_owner, waiting = p_waiting, polls = p_polls, arrival = p_arrival, weight = p_weight,
+    set owner = p_owner, waiting = p_waiting, polls = p_polls, ear = p_ear, arrival = p_arrival, weight = p_weight,
         capacity = p_capacity, token = greatest(token, p_token), since = p_since, expires_at = p_expires,
         ttl_ms = p_ttl_ms, place_ms = p_place_ms, announce = p_announce, value = p_value
     where key = p_key and slot = p_slot;
@@ -130,10 +131,10 @@ begin
   return true;
 end $leasehold$;
 
--- leasehold_acquire_one(one claim) → an answer of leasehold_ask; [2] where the key could not be locked
+-- leasehold_acquire_one(one claim, ear) → an answer of leasehold_ask; [2] where the key could not be locked
 create or replace function {schema}.leasehold_acquire_one(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
-  p_place_ms double precision, p_announce boolean, p_steal boolean
+  p_place_ms double precision, p_announce boolean, p_steal boolean, p_ear text default null
 ) returns json language plpgsql set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_answer json;
@@ -143,7 +144,7 @@ begin
     return json_build_array(2);
   end if;
   v_answer := {schema}.leasehold_ask(
-    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint);
+    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint, p_ear);
   if v_answer ->> 0 = '0' and v_answer ->> 6 = 'false' then
     -- Need not wait for the disk: see leasehold_release_one.
     v_setting := set_config('synchronous_commit', 'off', true);
@@ -155,8 +156,8 @@ begin
   return v_answer;
 end $leasehold$;
 
--- leasehold_acquire(claims) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
-create or replace function {schema}.leasehold_acquire(p_claims json) returns json language plpgsql
+-- leasehold_acquire(claims, ear) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
+create or replace function {schema}.leasehold_acquire(p_claims json, p_ear text default null) returns json language plpgsql
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
@@ -176,7 +177,7 @@ begin
     else
       v_answer := {schema}.leasehold_ask(
         c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, c.place, coalesce(c.announce, false),
-        coalesce(c.steal, false), 0::smallint);
+        coalesce(c.steal, false), 0::smallint, p_ear);
       v_answers := v_answers || v_answer;
       v_granted := v_granted or v_answer ->> 0 = '1' or v_answer ->> 6 = 'true';
     end if;
@@ -217,7 +218,7 @@ begin
     loop
       v_answer := {schema}.leasehold_ask(
         c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, null, coalesce(c.announce, false),
-        coalesce(c.steal, false), 0::smallint);
+        coalesce(c.steal, false), 0::smallint, null);
       v_answers := v_answers || v_answer;
       if v_answer ->> 0 = '0' then
         v_refused := true;

@@ -9,7 +9,7 @@ export const acquire: string = `-- acquire.sql
 -- behind a dead writer would come in one by one, each when it happens to ask.
 create or replace function {schema}.leasehold_ask(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
-  p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint
+  p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint, p_ear text
 ) returns json language plpgsql as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
@@ -77,7 +77,7 @@ begin
     v_token := {schema}.leasehold_token(s.token, v_now);
     v_done := {schema}.leasehold_put(
       p_key, coalesce(s.my_place, s.free_slot), s.new_slot, p_owner, false, 0::smallint, 0, p_weight, p_capacity,
-      v_token, v_now, v_expires, p_ttl_ms, coalesce(p_place_ms, 0), p_announce, p_value);
+      v_token, v_now, v_expires, p_ttl_ms, coalesce(p_place_ms, 0), p_announce, p_value, null);
     if p_announce then
       perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
     end if;
@@ -96,7 +96,7 @@ begin
   elsif p_place_ms is not null then
     v_done := {schema}.leasehold_put(
       p_key, s.free_slot, s.new_slot, p_owner, true, p_polls, s.new_arrival, p_weight, p_capacity, 0, v_now,
-      v_now + p_place_ms * interval '1 millisecond', p_ttl_ms, p_place_ms, p_announce, p_value);
+      v_now + p_place_ms * interval '1 millisecond', p_ttl_ms, p_place_ms, p_announce, p_value, p_ear);
   end if;
   if s.first_arrival is not null then
     select count(*) into v_ahead from {schema}.leasehold_leases
@@ -112,19 +112,20 @@ end $leasehold$;
 create or replace function {schema}.leasehold_put(
   p_key text, p_slot integer, p_new_slot integer, p_owner text, p_waiting boolean, p_polls smallint, p_arrival bigint,
   p_weight integer, p_capacity integer, p_token bigint, p_since timestamptz, p_expires timestamptz,
-  p_ttl_ms double precision, p_place_ms double precision, p_announce boolean, p_value text
+  p_ttl_ms double precision, p_place_ms double precision, p_announce boolean, p_value text, p_ear text
 ) returns boolean language plpgsql as $leasehold$
 begin
   if p_slot is null then
     insert into {schema}.leasehold_leases
-      (key, slot, owner, waiting, polls, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce, value, look_at)
+      (key, slot, owner, waiting, polls, ear, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce,
+       value, look_at)
     values
-      (p_key, p_new_slot, p_owner, p_waiting, p_polls, p_arrival, p_weight, p_capacity, p_token, p_since, p_expires,
+      (p_key, p_new_slot, p_owner, p_waiting, p_polls, p_ear, p_arrival, p_weight, p_capacity, p_token, p_since, p_expires,
        p_ttl_ms, p_place_ms, p_announce, p_value, p_since + interval '1 minute');
   else
     -- A place in line has no token of its own; what the slot remembers stays.
     update {schema}.leasehold_leases
-    set owner = p_owner, waiting = p_waiting, polls = p_polls, arrival = p_arrival, weight = p_weight,
+    set owner = p_owner, waiting = p_waiting, polls = p_polls, ear = p_ear, arrival = p_arrival, weight = p_weight,
         capacity = p_capacity, token = greatest(token, p_token), since = p_since, expires_at = p_expires,
         ttl_ms = p_ttl_ms, place_ms = p_place_ms, announce = p_announce, value = p_value
     where key = p_key and slot = p_slot;
@@ -132,10 +133,10 @@ begin
   return true;
 end $leasehold$;
 
--- leasehold_acquire_one(one claim) → an answer of leasehold_ask; [2] where the key could not be locked
+-- leasehold_acquire_one(one claim, ear) → an answer of leasehold_ask; [2] where the key could not be locked
 create or replace function {schema}.leasehold_acquire_one(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
-  p_place_ms double precision, p_announce boolean, p_steal boolean
+  p_place_ms double precision, p_announce boolean, p_steal boolean, p_ear text default null
 ) returns json language plpgsql set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_answer json;
@@ -145,7 +146,7 @@ begin
     return json_build_array(2);
   end if;
   v_answer := {schema}.leasehold_ask(
-    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint);
+    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint, p_ear);
   if v_answer ->> 0 = '0' and v_answer ->> 6 = 'false' then
     -- Need not wait for the disk: see leasehold_release_one.
     v_setting := set_config('synchronous_commit', 'off', true);
@@ -157,8 +158,8 @@ begin
   return v_answer;
 end $leasehold$;
 
--- leasehold_acquire(claims) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
-create or replace function {schema}.leasehold_acquire(p_claims json) returns json language plpgsql
+-- leasehold_acquire(claims, ear) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
+create or replace function {schema}.leasehold_acquire(p_claims json, p_ear text default null) returns json language plpgsql
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
@@ -178,7 +179,7 @@ begin
     else
       v_answer := {schema}.leasehold_ask(
         c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, c.place, coalesce(c.announce, false),
-        coalesce(c.steal, false), 0::smallint);
+        coalesce(c.steal, false), 0::smallint, p_ear);
       v_answers := v_answers || v_answer;
       v_granted := v_granted or v_answer ->> 0 = '1' or v_answer ->> 6 = 'true';
     end if;
@@ -219,7 +220,7 @@ begin
     loop
       v_answer := {schema}.leasehold_ask(
         c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, null, coalesce(c.announce, false),
-        coalesce(c.steal, false), 0::smallint);
+        coalesce(c.steal, false), 0::smallint, null);
       v_answers := v_answers || v_answer;
       if v_answer ->> 0 = '0' then
         v_refused := true;
@@ -411,16 +412,17 @@ begin
   return {schema}.leasehold_lock(array(select x ->> 'key' from json_array_elements(p_items) x));
 end $leasehold$;
 
--- leasehold_ring(key, type, owner, token, ttlMs)   Called only if somebody waits or asked to be told: NOTIFY takes a
--- lock at commit that is one for the whole server.
-create or replace function {schema}.leasehold_ring(p_key text, p_type text, p_owner text, p_token bigint, p_ttl_ms double precision)
-returns void language plpgsql as $leasehold$
+-- leasehold_ring(key, type, owner, token, ttlMs, ear)   Called only if somebody waits or asked to be told: NOTIFY takes a
+-- lock at commit that is one for the whole server. Without an ear everybody is told.
+create or replace function {schema}.leasehold_ring(
+  p_key text, p_type text, p_owner text, p_token bigint, p_ttl_ms double precision, p_ear text default null
+) returns void language plpgsql as $leasehold$
 declare
   v_payload text := json_build_array(p_key, p_type, p_owner, p_token::text, p_ttl_ms)::text;
 begin
   -- NOTIFY carries less than 8000 bytes. Whoever is not told comes by itself a little later.
   if octet_length(v_payload) < 7900 then
-    perform pg_notify({channelText}, v_payload);
+    perform pg_notify(coalesce(p_ear, {channelText}), v_payload);
   end if;
 end $leasehold$;
 
@@ -491,7 +493,7 @@ begin
     set waiting = false, polls = 0, token = v_token, since = p_now, expires_at = p_now + v_ttl_ms * interval '1 millisecond'
     where key = p_key and slot = v_head.slot;
     if v_head.polls = 0 then
-      perform {schema}.leasehold_ring(p_key, 'granted', v_head.owner, v_token, v_ttl_ms);
+      perform {schema}.leasehold_ring(p_key, 'granted', v_head.owner, v_token, v_ttl_ms, v_head.ear);
     end if;
     if v_head.announce then
       perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
@@ -741,7 +743,7 @@ begin
   end if;
   return {schema}.leasehold_ask(
     'lock:' || p_lock_name, p_holder_id, 2147483647, 2147483647, p_ttl_seconds * 1000::double precision,
-    p_metadata::text, 5000, false, false, 1::smallint) ->> 0 = '1';
+    p_metadata::text, 5000, false, false, 1::smallint, null) ->> 0 = '1';
 end $leasehold$;
 
 -- release_lock(name, holder) → true: it was held until now. A place in line is given up as well.
@@ -822,6 +824,8 @@ create table if not exists {schema}.leasehold_leases (
   waiting boolean not null,
   -- 0: told by NOTIFY. SQL callers poll: 1 = asked once (a mere try: blocks nobody), 2 = came back (a waiter in line).
   polls smallint not null,
+  -- The channel on which whoever waits here is told that it was let in, and nobody else wakes up for it.
+  ear text,
   arrival bigint not null,
   weight integer not null,
   capacity integer not null,
@@ -837,6 +841,14 @@ create table if not exists {schema}.leasehold_leases (
   look_at timestamptz not null,
   primary key (key, slot)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+
+do $leasehold$
+begin
+  -- Added in version 2. ADD COLUMN IF NOT EXISTS would lock everybody out for a moment even if it is there.
+  if not exists (select from pg_attribute where attrelid = {leasesText}::regclass and attname = 'ear') then
+    alter table {schema}.leasehold_leases add column ear text;
+  end if;
+end $leasehold$;
 
 create index if not exists leasehold_leases_look_at on {schema}.leasehold_leases (look_at);
 

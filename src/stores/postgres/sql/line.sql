@@ -51,16 +51,17 @@ begin
   return {schema}.leasehold_lock(array(select x ->> 'key' from json_array_elements(p_items) x));
 end $leasehold$;
 
--- leasehold_ring(key, type, owner, token, ttlMs)   Called only if somebody waits or asked to be told: NOTIFY takes a
--- lock at commit that is one for the whole server.
-create or replace function {schema}.leasehold_ring(p_key text, p_type text, p_owner text, p_token bigint, p_ttl_ms double precision)
-returns void language plpgsql as $leasehold$
+-- leasehold_ring(key, type, owner, token, ttlMs, ear)   Called only if somebody waits or asked to be told: NOTIFY takes a
+-- lock at commit that is one for the whole server. Without an ear everybody is told.
+create or replace function {schema}.leasehold_ring(
+  p_key text, p_type text, p_owner text, p_token bigint, p_ttl_ms double precision, p_ear text default null
+) returns void language plpgsql as $leasehold$
 declare
   v_payload text := json_build_array(p_key, p_type, p_owner, p_token::text, p_ttl_ms)::text;
 begin
   -- NOTIFY carries less than 8000 bytes. Whoever is not told comes by itself a little later.
   if octet_length(v_payload) < 7900 then
-    perform pg_notify({channelText}, v_payload);
+    perform pg_notify(coalesce(p_ear, {channelText}), v_payload);
   end if;
 end $leasehold$;
 
@@ -131,7 +132,7 @@ begin
     set waiting = false, polls = 0, token = v_token, since = p_now, expires_at = p_now + v_ttl_ms * interval '1 millisecond'
     where key = p_key and slot = v_head.slot;
     if v_head.polls = 0 then
-      perform {schema}.leasehold_ring(p_key, 'granted', v_head.owner, v_token, v_ttl_ms);
+      perform {schema}.leasehold_ring(p_key, 'granted', v_head.owner, v_token, v_ttl_ms, v_head.ear);
     end if;
     if v_head.announce then
       perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);

@@ -19,7 +19,7 @@ begin
   end if;
   return {schema}.leasehold_ask(
     'lock:' || p_lock_name, p_holder_id, 2147483647, 2147483647, p_ttl_seconds * 1000::double precision,
-    p_metadata::text, 5000, false, false, 1::smallint) ->> 0 = '1';
+    p_metadata::text, 5000, false, false, 1::smallint, null) ->> 0 = '1';
 end $leasehold$;
 
 -- release_lock(name, holder) → true: it was held until now. A place in line is given up as well.

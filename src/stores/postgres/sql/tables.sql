@@ -31,6 +31,8 @@ create table if not exists {schema}.leasehold_leases (
   waiting boolean not null,
   -- 0: told by NOTIFY. SQL callers poll: 1 = asked once (a mere try: blocks nobody), 2 = came back (a waiter in line).
   polls smallint not null,
+  -- The channel on which whoever waits here is told that it was let in, and nobody else wakes up for it.
+  ear text,
   arrival bigint not null,
   weight integer not null,
   capacity integer not null,
@@ -46,6 +48,14 @@ create table if not exists {schema}.leasehold_leases (
   look_at timestamptz not null,
   primary key (key, slot)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+
+do $leasehold$
+begin
+  -- Added in version 2. ADD COLUMN IF NOT EXISTS would lock everybody out for a moment even if it is there.
+  if not exists (select from pg_attribute where attrelid = {leasesText}::regclass and attname = 'ear') then
+    alter table {schema}.leasehold_leases add column ear text;
+  end if;
+end $leasehold$;
 
 create index if not exists leasehold_leases_look_at on {schema}.leasehold_leases (look_at);
 
