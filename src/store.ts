@@ -119,6 +119,7 @@ export type Released =
  * What a store tells those who watch a key. Only hints: an event may be late, doubled or missing.
  *
  * - `granted`: whoever let go handed the lease to this waiter, for `ttlMs` (its `placeMs`) from then on. To keep it, renew.
+ *   Only those who watch by the store that asked for it count on hearing of it: nobody else need wake up.
  * - `freed`: this waiter is first in line and there is room; or, without an owner, whoever waits may ask.
  * - `changed`: an announced lease began, changed its value or ended. For those who look; whoever waits to be next is told
  *   by `granted` or `freed` besides.
