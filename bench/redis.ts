@@ -254,7 +254,7 @@ async function turnsOf(child: ChildProcess): Promise<Turn[]> {
 
 /** What is held, and how to let go of it. */
 interface Hold {
-  order: string
+  order: bigint | string
   letGo: () => Promise<unknown>
 }
 
@@ -282,14 +282,14 @@ async function messenger(url: string, client: Redis): Promise<() => Promise<Hold
 
 async function lockTurn(locks: ReturnType<typeof createLocks>, name: string): Promise<Hold> {
   const lock = await locks.acquire(name)
-  return { order: String(lock.fencingToken), letGo: () => lock.release() }
+  return { order: lock.fencingToken, letGo: () => lock.release() }
 }
 
 async function takeTurn(turns: Turn[], nth: number, holdMs: number, take: () => Promise<Hold>): Promise<void> {
   const { order, letGo } = await take()
   const gotAt = machineNow()
   if (holdMs > 0) await sleep(holdMs)
-  turns.push({ order, gotAt, letGoAt: machineNow(), pid: process.pid, nth })
+  turns.push({ order: String(order), gotAt, letGoAt: machineNow(), pid: process.pid, nth })
   await letGo()
 }
 

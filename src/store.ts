@@ -243,8 +243,16 @@ export interface Store {
   /** Ends a grant, a place in line or a question still open (`blockMs`), whichever there is. Never anyone else's. */
   release(leases: readonly Lease[]): Awaitable<Released[]>
 
-  /** Be told about one key. Many watches of one key share what they cost. */
-  watch?(key: string, listener: (event: StoreEvent) => void): Watch
+  /**
+   * Be told about one key. Many watches of one key share what they cost. `only`: whoever waits to be next need not be told
+   * anything else, if that is cheaper.
+   */
+  watch?(key: string, listener: (event: StoreEvent) => void, only?: 'granted'): Watch
+  /**
+   * Grants to whoever asks now would be heard, whatever the key: a watch for grants that is begun after the answer misses
+   * nothing, and is live from the start.
+   */
+  hearsGrants?(): boolean
   /** Be told when leases may have been lost without notice (a reconnect): the core then renews all of them at once. */
   onDoubt?(listener: () => void): () => void
 

@@ -68,8 +68,8 @@ const redis: readonly Mutant[] = [
     store: 'redis',
     name: 'the fence is stored with the lock',
     file: LUA,
-    find: "call('SET', plain, first, 'PX', ttl)",
-    replace: "call('SET', plain, first, 'PX', ttl) text = '1'",
+    find: "if simple and try('SET', plain, owner, 'PX', ttl).ok then",
+    replace: "if simple and try('SET', plain, owner, 'PX', ttl).ok then text = '1'",
     campaign: 'plain',
   },
   {

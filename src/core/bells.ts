@@ -10,6 +10,8 @@ export class Bells {
   readonly #timers: Timers
   readonly #onRevoked: (key: string, owner: string) => void
   readonly #bells = new Map<string, Bell>()
+  /** Of those who only wait to be next. */
+  readonly #doorbells = new Map<string, Bell>()
 
   constructor(store: Store, timers: Timers, onRevoked: (key: string, owner: string) => void) {
     this.#store = store
@@ -18,15 +20,15 @@ export class Bells {
   }
 
   /** Undefined where the store has no wake-up: whoever waits then polls. */
-  listen(key: string, listener: (event: StoreEvent) => void): Bell | undefined {
-    const bell = this.open(key)
+  listen(key: string, listener: (event: StoreEvent) => void, only?: 'granted'): Bell | undefined {
+    const bell = this.open(key, only)
     bell?.add(listener)
     return bell
   }
 
   /** Subscribed already, and so able to miss nothing. */
-  live(key: string): boolean {
-    return this.#bells.get(key)?.live() ?? false
+  live(key: string, only?: 'granted'): boolean {
+    return this.#hung(only).get(key)?.live() ?? false
   }
 
   /** We let go of this ourselves: those who listen will be told. */
@@ -42,25 +44,32 @@ export class Bells {
     bell?.leave(now)
   }
 
-  open(key: string): Bell | undefined {
+  open(key: string, only?: 'granted'): Bell | undefined {
     if (!this.#store.watch) return undefined
-    let bell = this.#bells.get(key)
+    const bells = this.#hung(only)
+    let bell = bells.get(key)
     if (!bell) {
-      bell = new Bell(this.#timers, () => this.#bells.delete(key))
-      bell.hang(
-        this.#store.watch(key, (event) => {
-          if (event.type === 'revoked') this.#onRevoked(key, event.owner)
-          bell?.ring(event)
-        }),
-      )
-      this.#bells.set(key, bell)
+      bell = new Bell(this.#timers, () => bells.delete(key))
+      const hear = (event: StoreEvent): void => {
+        if (event.type === 'revoked') this.#onRevoked(key, event.owner)
+        bell?.ring(event)
+      }
+      bell.hang(this.#store.watch(key, hear, only))
+      bells.set(key, bell)
     }
     return bell
   }
 
   close(): void {
-    for (const bell of this.#bells.values()) bell.take()
-    this.#bells.clear()
+    for (const bells of [this.#bells, this.#doorbells]) {
+      for (const bell of bells.values()) bell.take()
+      bells.clear()
+    }
+  }
+
+  /** One watch is enough where both hear the same. */
+  #hung(only: 'granted' | undefined): Map<string, Bell> {
+    return only && this.#store.hearsGrants ? this.#doorbells : this.#bells
   }
 }
 
@@ -114,7 +123,8 @@ export class Bell {
 
   ring(event: StoreEvent): void {
     if (event.type === 'freed') this.expected = false
-    for (const listener of [...this.#listeners]) listener(event)
+    // Who leaves while it rings is not called any more; who comes hears of what it did not ask about, which does no harm.
+    for (const listener of this.#listeners) listener(event)
   }
 
   take(): void {

@@ -8,7 +8,7 @@ import { CleanUp } from './clean-up.js'
 import { Courier } from './courier.js'
 import { Events } from './events.js'
 import { Identity } from './identity.js'
-import { Lease, driftOf } from './lease.js'
+import { type Given, Lease, driftOf } from './lease.js'
 import { Line } from './line.js'
 import { Lock } from './lock.js'
 import { PLACE_MS } from './patience.js'
@@ -71,7 +71,7 @@ export class Engine {
       }
     }
     const since = this.world.now()
-    if (!line) this.#lines.set(ask.key, (line = new Line(this, ask.key)))
+    if (!line) this.#lines.set(ask.key, (line = new Line(this, ask)))
     const waiter = new Waiter(this, line, ask, claim, since)
     line.join(waiter)
     if (answer?.granted === false) waiter.hearFirst(answer, since)
@@ -127,7 +127,7 @@ export class Engine {
   }
 
   /** A grant becomes a lock. */
-  hold(ask: Ask, grant: Grant, sentAt: number, since: number): Lock {
+  hold(ask: Ask, grant: Given, sentAt: number, since: number): Lock {
     const lease = new Lease(this, ask, grant, sentAt)
     const lock = new Lock(lease)
     if (this.events.has('acquired'))
@@ -141,22 +141,28 @@ export class Engine {
   }
 
   release(lease: Lease): Promise<boolean> {
-    // A store in this process judges by the same clock, and says so itself if it is too late.
-    if (!this.#immediate) lease.settle()
     if (lease.loss) {
       // What remains of it in the store, if anything, is in the way of others.
       if (lease.loss.why !== 'gone' && lease.loss.why !== 'revoked') void this.cleanUp.letGo(lease)
-      return Promise.resolve(false)
+      return NO
     }
+    if (!this.#immediate) return this.#giveBack(lease)
+    // A store in this process judges by the same clock, and says so itself if it is too late.
     lease.end()
-    if (this.#unordered) this.bells.expect(lease.key)
-    if (!this.#immediate) {
-      return new Promise((resolve) => {
-        this.courier.giveBack(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
-      })
-    }
     const answer = this.courier.release(lease) as Released
     return this.#wasReleased(lease, answer) ? YES : NO
+  }
+
+  /** Somebody may wait for it: so first it is sent, then everything else. If its time was over by then, it is a loss all the same. */
+  #giveBack(lease: Lease): Promise<boolean> {
+    const answered = new Promise<boolean>((resolve) => {
+      this.courier.giveBack(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
+    })
+    lease.settle()
+    if (lease.loss) return NO
+    lease.end()
+    if (this.#unordered) this.bells.expect(lease.key)
+    return answered
   }
 
   /** Whether we believe to hold this very grant. */
@@ -234,6 +240,10 @@ export class Engine {
   }
 
   #wasReleased(lease: Lease, answer: Released): boolean {
+    if (lease.loss) {
+      if (answer.outcome === 'unknown') void this.cleanUp.letGo(lease)
+      return false
+    }
     if (answer.outcome === 'released') {
       if (answer.awaited && this.#unordered) this.bells.attend(lease.key, this.world.now())
       if (this.events.has('released')) this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))

@@ -18,8 +18,14 @@ export function driftOf(ttlMs: number): number {
 /** Renewed after this share of its ttl, so that two renewals may fail before it is lost. */
 const BEAT = 1 / 3
 
+/** What is provisional is renewed after this long. Most locks that change hands are given back sooner, and never need it. */
+const CONFIRM_MS = 20
+
 /** Due at most this share of the beat early, to travel with others. */
 const COALESCE = 0.1
+
+/** `provisional`: for a short time only, so that somebody dead does not block the others; to be renewed soon. */
+export type Given = Grant & { provisional?: boolean }
 
 /** What the library knows of one grant. `Lock` is its face; the heartbeat holds this, never the face. */
 export class Lease extends Timed {
@@ -48,7 +54,7 @@ export class Lease extends Timed {
   /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to take back. */
   #kept = false
 
-  constructor(engine: Engine, ask: Ask, grant: Grant, sentAt: number) {
+  constructor(engine: Engine, ask: Ask, grant: Given, sentAt: number) {
     super()
     this.engine = engine
     this.ask = ask
@@ -59,6 +65,7 @@ export class Lease extends Timed {
     this.acquiredAt = sentAt
     const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
     this.deadline = ask.maxHoldMs === undefined ? until : Math.min(until, sentAt + ask.maxHoldMs)
+    this.#wantsMore = grant.provisional === true
     if (grant.lost) this.#hangOn(grant.lost)
   }
 
@@ -100,7 +107,16 @@ export class Lease extends Timed {
   /** Begin to look after it. The face is held until the first beat, so that a forgotten lock is noticed at the second. */
   start(face: Lock): void {
     this.#face = face
-    this.#schedule(this.acquiredAt)
+    // No timer is set yet where somebody has just been handed it: first, whoever waited goes on.
+    if (this.#wantsMore) this.engine.beats.set(this, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY)
+    else this.#schedule(this.acquiredAt)
+  }
+
+  /** It was given for a short time only: ask for the rest, unless it is given back before. */
+  confirmSoon(): void {
+    if (!this.#wantsMore || this.#renewing || this.released || this.loss) return
+    const { beats, world } = this.engine
+    beats.set(this, Math.min(world.now() + CONFIRM_MS, this.deadline), CONFIRM_MS)
   }
 
   override due(now: number): void {

@@ -1,4 +1,5 @@
-import type { StoreEvent } from '../store.js'
+import type { Awaitable, StoreEvent } from '../store.js'
+import type { Ask } from './ask.js'
 import type { Bell } from './bells.js'
 import type { Engine } from './engine.js'
 import type { Waiter } from './waiter.js'
@@ -20,17 +21,22 @@ export class Line {
   #pumping = false
   /** How many of them stand in the store's line whoever is before them here. */
   #inStoreLine = 0
+  /** What they have to hear of. */
+  readonly #only: 'granted' | undefined
 
-  constructor(engine: Engine, key: string) {
+  constructor(engine: Engine, { key, onRefusal }: Ask) {
     this.#engine = engine
     this.key = key
+    this.#only = onRefusal ? undefined : 'granted'
   }
 
-  /** A bell that rings now would be heard. */
+  /** A bell that rings for whoever asks now would be heard. */
   get armed(): boolean {
+    const { bells, store } = this.#engine
+    if (this.#bell) return this.#bell.live()
     // Somebody here waited for it a moment ago, and the subscription is still there.
-    if (!this.#bell && this.#engine.bells.live(this.key)) this.#bell = this.#engine.bells.listen(this.key, this.#hear)
-    return this.#bell?.live() === true
+    if (bells.live(this.key, this.#only)) this.#bell = bells.listen(this.key, this.#hear, this.#only)
+    return this.#bell !== undefined || (this.#only !== undefined && store.hearsGrants?.() === true)
   }
 
   /** We let go of it a moment ago, and others who wait may not have been told yet. */
@@ -82,9 +88,18 @@ export class Line {
     }
   }
 
-  /** True if the subscription has just come to life: then what was asked before may be out of date. */
-  async arm(): Promise<boolean> {
-    if (this.#bell || !this.#engine.store.watch) return false
+  /**
+   * True if the subscription has just come to life: then what was asked before may be out of date. `wasArmed`: when that
+   * was asked.
+   */
+  arm(wasArmed: boolean): Awaitable<boolean> {
+    const { store, bells } = this.#engine
+    if (this.#bell || !store.watch) return false
+    if (wasArmed && !this.#arming && this.#only && store.hearsGrants?.()) {
+      this.#bell = bells.listen(this.key, this.#hear, this.#only)
+      if (this.#bell?.live()) return false
+      this.#unhang()
+    }
     this.#arming ??= this.#hang()
     return this.#arming
   }
@@ -99,7 +114,7 @@ export class Line {
   }
 
   async #hang(): Promise<boolean> {
-    const bell = this.#engine.bells.listen(this.key, this.#hear)
+    const bell = this.#engine.bells.listen(this.key, this.#hear, this.#only)
     if (!bell) return false
     const { ready } = bell
     const alive =
@@ -117,10 +132,12 @@ export class Line {
   }
 
   readonly #hear = (event: StoreEvent): void => {
-    for (const waiter of this) {
-      // Those behind have not asked yet, and have nothing to hear.
-      if (!waiter.asking) return
+    let waiter = this.#first
+    // Those behind have not asked yet, and have nothing to hear.
+    while (waiter?.asking) {
+      const { next }: Waiter = waiter
       waiter.hear(event)
+      waiter = next
     }
   }
 

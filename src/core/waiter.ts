@@ -24,6 +24,8 @@ const BLOCK_MS = 5_000
 /** How long a question that was kept open may take to be answered once it is ended. */
 const LAST_CALL_MS = 500
 
+const SETTLED = Promise.resolve()
+
 /** Ends a wait that has become pointless (`Ask.onRefusal`). Never seen by callers. */
 export class WaitEnded extends Error {}
 
@@ -123,16 +125,16 @@ export class Waiter extends Timed {
     if (this.#digest(answer, sentAt)) return
     this.limitWait()
     this.#wonder(answer, armed)
-    void this.#campaign(answer)
+    void this.#campaign(answer, armed)
   }
 
-  /** Asks until it is settled. `answer`: what it was told already. */
-  async #campaign(answer?: Answer): Promise<void> {
+  /** Asks until it is settled. `answer`: what it was told already; `armed`: whether it could hear when it asked that. */
+  async #campaign(answer?: Answer, armed = false): Promise<void> {
     if (!answer && this.ask.inStoreLine && !this.#engine.store.immediate) await this.#inOrder()
     if (this.#done) return
     for (;;) {
       if (!answer) {
-        const { armed } = this.#line
+        armed = this.#line.armed
         this.#rung = false
         const sentAt = this.#engine.world.now()
         answer = await this.#send()
@@ -142,7 +144,7 @@ export class Waiter extends Timed {
         if (this.#digest(answer, sentAt)) return
       }
       // Subscribe, then ask again, then wait: a release between the refusal and the subscription rang no bell for us.
-      if (answer.granted === false && (await this.#line.arm())) this.#rung = true
+      if (answer.granted === false && (await this.#line.arm(armed))) this.#rung = true
       if (!this.#done && !this.#rung) await this.#pause(this.#patience(answer))
       if (this.#done) return
       answer = undefined
@@ -291,12 +293,18 @@ export class Waiter extends Timed {
     const before = this.#refusal?.blocker?.token
     const deadline = this.#contactAt + event.ttlMs - driftOf(event.ttlMs)
     if (before === undefined || before >= event.token || deadline <= this.#engine.world.now()) return this.ring()
-    this.#settle()
-    const grant = { granted: true as const, owner: event.owner, token: event.token, ttlMs: event.ttlMs }
+    this.#done = true
+    const { owner, token, ttlMs } = event
+    const grant = { granted: true as const, owner, token, ttlMs, provisional: true }
     const lock = this.#engine.hold(this.ask, grant, this.#contactAt, this.#since)
     this.#resolve(lock)
-    // It was pushed to us for a short time only. But whoever waited for it goes first, up to where it waits for something else.
-    queueMicrotask(() => process.nextTick(() => void leaseOf(lock).renew()))
+    // Whoever waited for it goes first, up to where it waits for something else.
+    void SETTLED.then(() =>
+      process.nextTick(() => {
+        this.#settle()
+        leaseOf(lock).confirmSoon()
+      }),
+    )
   }
 
   /** How long to wait for a bell before asking again. */

@@ -66,7 +66,37 @@ export interface Ear {
   subscribe(channels: string[], sharded: boolean): Promise<void>
   /** The same ones together. */
   unsubscribe(channels: string[], sharded: boolean): void
+  /** Whether it can wait for mail, and hear channels meanwhile. */
+  takesMail(): Promise<boolean>
+  /**
+   * Takes out what lies in this list, or waits for it: then nothing else is done on this connection. `lettersOf` reads the
+   * reply.
+   */
+  mail(box: string): Promise<Reply>
   close(): void
+}
+
+/** At most so many letters at once. */
+const LETTERS = '100'
+
+export function takeMail(box: string): [command: string, ...args: string[]] {
+  return ['BLMPOP', '0', '1', box, 'LEFT', 'COUNT', LETTERS]
+}
+
+/** What `takeMail` was answered. */
+export function lettersOf(reply: Reply): Reply[] {
+  return (reply as [Reply, Reply[]])[1]
+}
+
+/** By what HELLO says: RESP3, in which a connection that listens may wait as well, and a server that has BLMPOP. */
+export function canTakeMail(reply: Reply): boolean {
+  const facts = new Map<string, string>()
+  if (Array.isArray(reply)) {
+    for (let i = 0; i + 1 < reply.length; i += 2) facts.set(text(reply[i]), text(reply[i + 1]))
+  } else if (reply instanceof Map) for (const [name, fact] of reply) facts.set(text(name), text(fact))
+  else if (typeof reply === 'object')
+    for (const [name, fact] of Object.entries(reply ?? {})) facts.set(name, text(fact))
+  return facts.get('proto') === '3' && Number.parseInt(facts.get('version') ?? '0', 10) >= 7
 }
 
 export function text(reply: Reply): string {

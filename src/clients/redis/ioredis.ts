@@ -3,7 +3,7 @@
  *
  * @module
  */
-import type { Adapter, Ear, EarEvents, Reply, Server } from './adapter.js'
+import { type Adapter, type Ear, type EarEvents, type Reply, type Server, canTakeMail, takeMail } from './adapter.js'
 import { Signals } from './signals.js'
 
 /** The part of an ioredis `Redis` that is used. */
@@ -196,6 +196,10 @@ class IoRedisEar implements Ear {
       enableReadyCheck: false,
       maxRetriesPerRequest: null,
       monitor: false,
+      // It waits for as long as it takes.
+      commandTimeout: undefined,
+      blockingTimeout: undefined,
+      socketTimeout: undefined,
       ...override,
     })
     this.#connection = connection
@@ -222,6 +226,14 @@ class IoRedisEar implements Ear {
   unsubscribe(channels: string[], sharded: boolean): void {
     const done = sharded ? this.#connection.sunsubscribe?.(...channels) : this.#connection.unsubscribe(...channels)
     done?.catch(ignore)
+  }
+
+  takesMail(): Promise<boolean> {
+    return this.#connection.call('HELLO').then(canTakeMail)
+  }
+
+  mail(box: string): Promise<Reply> {
+    return this.#connection.call(...takeMail(box))
   }
 
   close(): void {

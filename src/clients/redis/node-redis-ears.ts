@@ -3,7 +3,7 @@
  *
  * @module
  */
-import type { Ear, EarEvents } from './adapter.js'
+import { type Ear, type EarEvents, type Reply, canTakeMail, takeMail } from './adapter.js'
 import type { Listener, NodeRedis, NodeRedisSentinel } from './node-redis.js'
 
 const ignore = (): void => {}
@@ -68,6 +68,14 @@ export class NodeRedisEar implements Ear {
     leave(this.#leaving, channels, sharded ? connection.sUnsubscribe(channels) : connection.unsubscribe(channels))
   }
 
+  async takesMail(): Promise<boolean> {
+    return canTakeMail(await (await this.#connected).sendCommand(['HELLO']))
+  }
+
+  async mail(box: string): Promise<Reply> {
+    return (await this.#connected).sendCommand(takeMail(box))
+  }
+
   close(): void {
     this.#open = false
     try {
@@ -116,6 +124,15 @@ export class SentinelEar implements Ear {
   unsubscribe(channels: string[]): void {
     this.#channels.delete(channels[0])
     if (this.#client.isOpen) leave(this.#leaving, channels, this.#client.unsubscribe(channels, this.#heard))
+  }
+
+  /** The connection is the sentinel client's own. */
+  async takesMail(): Promise<boolean> {
+    return false
+  }
+
+  async mail(): Promise<never> {
+    throw new Error('a sentinel client of node-redis takes no mail')
   }
 
   close(): void {

@@ -6,8 +6,8 @@
  */
 import type { StoreEvent, Watch } from '../../store.js'
 import type { Adapter, Ear } from '../../clients/redis/adapter.js'
+import { Mailbox } from './mailbox.js'
 import type { Names } from './names.js'
-import { slotOf } from './slots.js'
 
 /** How long a connection without any watch is kept: the next wait comes soon. */
 const IDLE_MS = 10_000
@@ -15,15 +15,20 @@ const IDLE_MS = 10_000
 const AUDIT_MS = 1_000
 /** After a break the first try comes soon, since most are short. */
 const FIRST_RETRY_MS = 50
+/** Letters that nobody waits for are kept: they may have overtaken the answer that makes somebody wait. */
+const MOST_UNCLAIMED = 100
 
 /** What is told of one key, or all keys, and everybody who listens to that. */
 interface Channel {
-  readonly name: string
-  /** Its name, and the name of what is told there to us alone. */
-  readonly names: string[]
+  /** The key; nothing, for all of them. */
+  readonly key: string
   readonly sharded: boolean
   readonly slot: number
   readonly listeners: Set<(event: StoreEvent) => void>
+  /** Somebody wants to hear everything, not only what it is handed. */
+  everything: boolean
+  /** What is subscribed to for it, or is being. */
+  names: string[]
   /** Where it is subscribed, or is being. */
   address: string | undefined
   live: boolean
@@ -39,17 +44,26 @@ export interface BellsOptions {
   onRevoked: () => void
   /** Makes the client ask the cluster who serves the slot of this channel now. */
   findOut: (channel: string) => Promise<unknown>
+  /** Puts an empty letter into this mailbox. */
+  knock: (mailbox: string) => Promise<unknown>
 }
+
+type Granted = Extract<StoreEvent, { type: 'granted' }>
 
 export class Bells {
   readonly #adapter: Adapter
   readonly #names: Names
-  readonly #timeoutMs: number
-  readonly #onRevoked: () => void
-  readonly #findOut: (channel: string) => Promise<unknown>
+  readonly #options: BellsOptions
   readonly #channels = new Map<string, Channel>()
+  readonly #byName = new Map<string, Channel>()
   readonly #ears = new Map<string, Ear>()
   readonly #always: boolean
+  readonly #unclaimed: { key: string; event: Granted }[] = []
+  /** Of the ear, where there is only one. */
+  #mailbox: Mailbox | undefined
+  #mailboxes = 0
+  #byMail: boolean
+  #ear: string
   #auditing: NodeJS.Timeout | undefined
   #idling: NodeJS.Timeout | undefined
   #closed = false
@@ -57,24 +71,40 @@ export class Bells {
   constructor(adapter: Adapter, names: Names, options: BellsOptions) {
     this.#adapter = adapter
     this.#names = names
-    this.#timeoutMs = options.timeoutMs
+    this.#options = options
     this.#always = options.always
-    this.#onRevoked = options.onRevoked
-    this.#findOut = options.findOut
+    // Keys of one process lie in many slots there, and a connection can wait only for those of one.
+    this.#byMail = !adapter.cluster
+    this.#ear = names.ear
     if (this.#always) this.#hearRevocations()
   }
 
-  watch(key: string, listener: (event: StoreEvent) => void): Watch {
-    const channel = this.#channel(this.#names.bells(key), this.#adapter.cluster)
+  /** Where those who ask now hear what they are handed. */
+  get ear(): string {
+    return this.#mailbox?.open ? this.#ear : this.#names.ear
+  }
+
+  /** Whoever asks now will hear what it is handed, whatever the key. */
+  get hearsGrants(): boolean {
+    return this.#mailbox?.open === true
+  }
+
+  watch(key: string, listener: (event: StoreEvent) => void, only?: 'granted'): Watch {
+    const channel = this.#channel(key, this.#adapter.cluster)
     // A function given twice listens twice.
     const own = (event: StoreEvent): void => listener(event)
     channel.listeners.add(own)
-    this.#hearRevocations()
+    if (!only && !channel.everything) {
+      channel.everything = true
+      if (channel.address !== undefined) this.#mute(channel)
+    }
     clearTimeout(this.#idling)
-    this.#audit()
+    this.#attend(channel)
+    this.#hearRevocations()
+    if (this.#unclaimed.length > 0) this.#claim(key, own)
     return {
       ready: channel.live || this.#settled(channel),
-      live: () => channel.live && this.#channels.get(channel.name) === channel,
+      live: () => channel.live && this.#channels.get(channel.key) === channel,
       close: () => {
         if (channel.listeners.delete(own) && channel.listeners.size === 0) this.#forget(channel)
       },
@@ -96,34 +126,47 @@ export class Bells {
       for (const settle of channel.settle) settle(false)
     }
     this.#channels.clear()
+    this.#byName.clear()
+    this.#hangUp()
+  }
+
+  #hangUp(): void {
+    this.#mailbox?.close()
+    this.#mailbox = undefined
     for (const ear of this.#ears.values()) ear.close()
     this.#ears.clear()
   }
 
-  #channel(names: [name: string, ...own: string[]], sharded: boolean): Channel {
-    const [name] = names
-    let channel = this.#channels.get(name)
+  #channel(key: string, sharded: boolean): Channel {
+    let channel = this.#channels.get(key)
     if (!channel) {
       channel = {
-        name,
-        names,
+        key,
         sharded,
-        slot: this.#adapter.cluster ? slotOf(name) : 0,
+        slot: this.#adapter.cluster && key !== '' ? this.#names.slot(key) : 0,
         listeners: new Set(),
+        everything: false,
+        names: [],
         address: undefined,
         live: false,
         interrupted: false,
         settle: new Set(),
       }
-      this.#channels.set(name, channel)
+      this.#channels.set(key, channel)
     }
     return channel
   }
 
   /** Costs nothing once there is a connection. */
   #hearRevocations(): void {
-    this.#channel([this.#names.revocations], false)
-    this.#audit()
+    if (!this.#channels.has('')) this.#attend(this.#channel('', false))
+  }
+
+  #namesOf({ key, everything }: Channel): string[] {
+    if (key === '') return [this.#names.revocations]
+    const names = everything ? [this.#names.bell(key)] : []
+    if (!this.#mailbox?.open) names.push(this.#names.ownBell(key))
+    return names
   }
 
   #settled(channel: Channel): Promise<boolean> {
@@ -134,41 +177,51 @@ export class Bells {
         resolve(live)
       }
       // Nobody may wait for ever for a server that says nothing.
-      const timer = setTimeout(() => settle(false), this.#timeoutMs)
+      const timer = setTimeout(() => settle(false), this.#options.timeoutMs)
       timer.unref()
       channel.settle.add(settle)
     })
   }
 
   #forget(channel: Channel): void {
-    this.#channels.delete(channel.name)
-    if (channel.address !== undefined) this.#ears.get(channel.address)?.unsubscribe(channel.names, channel.sharded)
+    this.#channels.delete(channel.key)
+    this.#unsubscribe(channel)
     channel.live = false
     for (const settle of channel.settle) settle(false)
     if (this.#channels.size > 1 || this.#always) return
     clearTimeout(this.#idling)
     this.#idling = setTimeout(() => {
-      for (const ear of this.#ears.values()) ear.close()
-      this.#ears.clear()
+      this.#hangUp()
       this.#channels.clear()
+      this.#byName.clear()
     }, IDLE_MS)
     this.#idling.unref()
+  }
+
+  #unsubscribe(channel: Channel): void {
+    const { address, names, sharded } = channel
+    for (const name of names) this.#byName.delete(name)
+    channel.names = []
+    if (address !== undefined && names.length > 0) this.#ears.get(address)?.unsubscribe(names, sharded)
   }
 
   /** Subscribes to whatever is not heard and should be, or is heard in the wrong place. */
   #audit(): void {
     if (this.#closed) return
-    let missing = false
-    for (const channel of this.#channels.values()) {
-      // What every node tells may be heard anywhere: not one more connection for it.
-      const anywhere = channel.sharded ? undefined : this.#ears.keys().next().value
-      const address = anywhere ?? this.#adapter.addressOf(channel.slot)
-      if (channel.address !== undefined && channel.sharded && channel.address !== address) this.#mute(channel)
-      if (channel.address === undefined && address !== undefined) this.#subscribe(channel, address)
-      missing ||= !channel.live
-    }
+    clearTimeout(this.#auditing)
+    this.#auditing = undefined
+    for (const channel of this.#channels.values()) this.#attend(channel)
+  }
+
+  #attend(channel: Channel): void {
+    if (this.#closed) return
+    // What every node tells may be heard anywhere: not one more connection for it.
+    const anywhere = channel.sharded ? undefined : this.#ears.keys().next().value
+    const address = anywhere ?? this.#adapter.addressOf(channel.slot)
+    if (channel.address !== undefined && channel.sharded && channel.address !== address) this.#mute(channel)
+    if (channel.address === undefined && address !== undefined) this.#subscribe(channel, address)
     // On a cluster slots move without anybody telling: look now and then.
-    if (missing || (this.#adapter.cluster && this.#channels.size > 0)) this.#auditIn(AUDIT_MS)
+    if ((!channel.live || this.#adapter.cluster) && !this.#auditing) this.#auditIn(AUDIT_MS)
   }
 
   #auditIn(ms: number): void {
@@ -180,65 +233,104 @@ export class Bells {
   #subscribe(channel: Channel, address: string): void {
     let ear: Ear
     try {
-      ear = this.#ear(address)
+      ear = this.#openEar(address)
     } catch {
       for (const settle of channel.settle) settle(false)
       return
     }
     channel.address = address
-    const current = (): boolean => this.#channels.get(channel.name) === channel && this.#ears.get(address) === ear
-    ear.subscribe(channel.names, channel.sharded).then(
-      () => {
-        if (!current()) return
-        channel.live = true
-        for (const settle of channel.settle) settle(true)
-        // Whatever was told while nobody heard is lost: whoever waits had better look.
-        if (channel.interrupted) for (const listener of [...channel.listeners]) listener({ type: 'freed' })
-        channel.interrupted = false
-      },
-      () => {
-        if (!current()) return
-        this.#mute(channel)
-        for (const settle of channel.settle) settle(false)
-        this.#relocate(channel)
-      },
-    )
+    let names: string[] | undefined
+    const current = (): boolean =>
+      this.#channels.get(channel.key) === channel &&
+      this.#ears.get(address) === ear &&
+      (names === undefined || channel.names === names)
+    const live = (): void => {
+      if (!current()) return
+      channel.live = true
+      for (const settle of channel.settle) settle(true)
+      // Whatever was told while nobody heard is lost: whoever waits had better look.
+      if (channel.interrupted) for (const listener of [...channel.listeners]) listener({ type: 'freed' })
+      channel.interrupted = false
+    }
+    const mute = (): void => {
+      if (!current()) return
+      this.#mute(channel)
+      for (const settle of channel.settle) settle(false)
+      this.#relocate(channel)
+    }
+    const subscribe = (): void => {
+      if (!current()) return
+      names = channel.names = this.#namesOf(channel)
+      for (const name of names) this.#byName.set(name, channel)
+      if (names.length === 0) return live()
+      const subscribed = ear.subscribe(names, channel.sharded)
+      this.#mailbox?.interrupt(subscribed)
+      subscribed.then(live, mute)
+    }
+    // How it is told what it is handed has to be known first.
+    if (!this.#mailbox || this.#mailbox.open) subscribe()
+    else void this.#mailbox.opened.then(subscribe)
   }
 
   /** Whoever served the channel serves it no longer, and the client may not know yet. */
-  #relocate(channel: Channel): void {
+  #relocate({ key }: Channel): void {
     const again = (): void => this.#auditIn(FIRST_RETRY_MS)
-    if (this.#adapter.cluster) this.#findOut(channel.name).then(again, () => this.#auditIn(AUDIT_MS / 2))
+    if (this.#adapter.cluster && key !== '')
+      this.#options.findOut(this.#names.bell(key)).then(again, () => this.#auditIn(AUDIT_MS / 2))
     else this.#auditIn(AUDIT_MS / 2)
   }
 
-  #ear(address: string): Ear {
-    let ear = this.#ears.get(address)
-    if (!ear) {
-      ear = this.#adapter.listen(address, {
-        message: (channel, text) => this.#hear(channel, text),
-        broken: () => {
-          if (this.#ears.get(address) !== ear) return
-          this.#lose(address)
-          this.#auditIn(FIRST_RETRY_MS)
-        },
-        moved: (name) => {
-          for (const channel of this.#channels.values()) {
-            if (channel.address !== address || (name !== undefined && !channel.names.includes(name))) continue
-            this.#mute(channel)
-            this.#relocate(channel)
-          }
-        },
-      })
-      this.#ears.set(address, ear)
+  #openEar(address: string): Ear {
+    const known = this.#ears.get(address)
+    if (known) return known
+    const broken = (): void => {
+      if (this.#ears.get(address) !== ear) return
+      this.#lose(address)
+      this.#auditIn(FIRST_RETRY_MS)
     }
+    const ear = this.#adapter.listen(address, {
+      message: (channel, text) => this.#hear(channel, text),
+      broken,
+      moved: (name) => {
+        for (const channel of this.#channels.values()) {
+          if (channel.address !== address || (name !== undefined && !channel.names.includes(name))) continue
+          this.#mute(channel)
+          this.#relocate(channel)
+        }
+      },
+    })
+    this.#ears.set(address, ear)
+    if (this.#byMail) this.#openMailbox(ear, broken)
     return ear
+  }
+
+  #openMailbox(ear: Ear, broken: () => void): void {
+    // Another name each time: the server may still wait for somebody at the old one, and give letters to nobody.
+    this.#ear = `m${this.#names.ear}x${++this.#mailboxes}`
+    const name = this.#names.mailbox(this.#ear)
+    const mailbox = new Mailbox(ear, {
+      name,
+      timeoutMs: this.#options.timeoutMs,
+      knock: () => this.#options.knock(name),
+      deliver: (letter) => this.#deliver(letter),
+      broken,
+    })
+    this.#mailbox = mailbox
+    void mailbox.opened.then((open) => {
+      if (open === true || this.#mailbox !== mailbox) return
+      this.#mailbox = undefined
+      // Not on this server, or not for this user: then by channels, on a connection that waits for nothing.
+      if (open === false) this.#byMail = false
+      if (mailbox.hangs) broken()
+    })
   }
 
   #lose(address: string): void {
     const ear = this.#ears.get(address)
     this.#ears.delete(address)
     ear?.close()
+    this.#mailbox?.close()
+    this.#mailbox = undefined
     for (const channel of this.#channels.values()) if (channel.address === address) this.#mute(channel)
   }
 
@@ -249,10 +341,32 @@ export class Bells {
   }
 
   #hear(name: string, text: string): void {
-    if (name === this.#names.revocations) return this.#onRevoked()
+    if (name === this.#names.revocations) return this.#options.onRevoked()
     const event = eventOf(text)
-    const channel = this.#channels.get(this.#names.bellOf(name))
+    const channel = this.#byName.get(name)
     if (event && channel) for (const listener of [...channel.listeners]) listener(event)
+  }
+
+  /** Token, ttlMs, plain and owner. What passes through here is on its way to whoever waits: as few steps as can be. */
+  #deliver(letter: string): void {
+    const [token, ttlMs, plain, owner] = letter.split('\0', 4) as [string, string, string, string]
+    const key = this.#names.key(plain)
+    const event: Granted = { type: 'granted', token: BigInt(token), ttlMs: Number(ttlMs), owner }
+    const channel = this.#channels.get(key)
+    if (channel) for (const listener of channel.listeners) listener(event)
+    else {
+      this.#unclaimed.push({ key, event })
+      if (this.#unclaimed.length > MOST_UNCLAIMED) this.#unclaimed.shift()
+    }
+  }
+
+  #claim(key: string, listener: (event: StoreEvent) => void): void {
+    for (let i = this.#unclaimed.length - 1; i >= 0; i--) {
+      const letter = this.#unclaimed[i]
+      if (letter?.key !== key) continue
+      this.#unclaimed.splice(i, 1)
+      queueMicrotask(() => listener(letter.event))
+    }
   }
 }
 

@@ -48,9 +48,8 @@ export class Names {
   /** What stands before every name: the client's own key prefix, and ours. */
   readonly lead: string
   readonly cluster: boolean
-  /** Where those hear of a grant who wait by this store. */
+  /** Where those hear of a grant who wait by this store: on a channel with this behind it. */
   readonly ear: string = randomBytes(6).toString('hex')
-  readonly #own: string = `:${this.ear}`
   readonly #indexes = new Map<string, Index>()
   readonly #known = new Map<string, Known>()
 
@@ -126,15 +125,19 @@ export class Names {
     return this.#of(key).base
   }
 
-  /** The channel on which a key's events are told to all, and the one on which we alone hear what we are handed. */
-  bells(key: string): [bell: string, own: string] {
-    const bell = `${this.base(key)}bell`
-    return [bell, bell + this.#own]
+  /** The channel on which a key's events are told to all. */
+  bell(key: string): string {
+    return `${this.base(key)}bell`
   }
 
-  /** Whichever of the two it is. */
-  bellOf(channel: string): string {
-    return channel.endsWith(this.#own) ? channel.slice(0, -this.#own.length) : channel
+  /** The channel on which we alone hear what we are handed. */
+  ownBell(key: string): string {
+    return `${this.base(key)}bell:${this.ear}`
+  }
+
+  /** Where letters to an ear that takes mail are put. Its name begins with m, and no other's does. */
+  mailbox(ear: string): string {
+    return `${this.lead}leasehold:mail:${ear}`
   }
 
   /** What is remembered of one limit. A limit that is configured anew begins anew. */

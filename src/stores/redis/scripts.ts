@@ -17,6 +17,7 @@ export interface Scripts {
   readonly take: Script
   readonly index: Script
   readonly list: Script
+  readonly knock: Script
 }
 
 export const embedded: Sources = lua
@@ -29,10 +30,11 @@ export function composeScripts(sources: Sources, cluster: boolean): Scripts {
   return {
     acquire: scriptOf(sources.quickAcquire, common, sources.acquire),
     renew: scriptOf(common, sources.renew),
-    release: scriptOf(sources.quickRelease, telling(sources.quickHandover), common, sources.release),
+    release: scriptOf(telling(sources.quickRelease), common, sources.release),
     look: scriptOf(common, sources.look),
     take: scriptOf(sources.take),
     index: scriptOf(sources.index),
     list: scriptOf(sources.list),
+    knock: scriptOf(sources.knock),
   }
 }

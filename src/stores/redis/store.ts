@@ -56,6 +56,9 @@ const DAY_MS = 86_400_000
 const HOUR_MS = 3_600_000
 const ANNOUNCE_EVERY_MS = 600_000
 
+/** A lone answer is not in a list. */
+const released = (reply: Reply): Released[] => (Array.isArray(reply) ? reply.map(releasedOf) : [releasedOf(reply)])
+
 /** `sources`: other texts for the scripts, such as mutants that a test must find out. `closeClient`: for a client of our own. */
 export function createRedisStore(
   adapter: Adapter,
@@ -109,6 +112,7 @@ class RedisStore implements Store {
       always: alwaysListen,
       onRevoked: () => this.#doubt(),
       findOut: (channel) => this.#transport.run(this.#scripts.list, [channel], []),
+      knock: (mailbox) => this.#transport.run(this.#scripts.knock, [mailbox], []),
     })
     adapter.onDoubt(() => this.#doubtAll())
   }
@@ -144,15 +148,18 @@ class RedisStore implements Store {
 
   release(leases: readonly Lease[]): Promise<Released[]> {
     return this.#byIndex(leases, false, (part, index) => {
-      const args = part.map(({ owner }) => owner)
-      if (part.length === 1) args.push(this.#names.base((part[0] as Lease).key))
-      const read = (reply: Reply): Released[] => answersOf(reply, part.length).map(releasedOf)
-      return this.#transport.ask(this.#scripts.release, this.#keys(part, index), args, read)
+      const args: string[] = []
+      for (const { owner } of part) args.push(owner)
+      return this.#transport.ask(this.#scripts.release, this.#keys(part, index), args, released)
     })
   }
 
-  watch(key: string, listener: (event: StoreEvent) => void): Watch {
-    return this.#bells.watch(key, listener)
+  watch(key: string, listener: (event: StoreEvent) => void, only?: 'granted'): Watch {
+    return this.#bells.watch(key, listener, only)
+  }
+
+  hearsGrants(): boolean {
+    return this.#bells.hearsGrants
   }
 
   onDoubt(listener: () => void): () => void {
@@ -224,7 +231,7 @@ class RedisStore implements Store {
     const deadline = index.clock.deadline(sentAt + this.timeoutMs)
     const args = [atomic ? `*${deadline}` : deadline]
     for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOfClaim(claim))
-    args.push(this.#names.ear)
+    args.push(this.#bells.ear)
     return this.#transport.ask(this.#scripts.acquire, this.#keys(claims, index), args, (reply) => {
       const late = tooLate(reply)
       if (late !== undefined) return this.#askAgain(claims, index, atomic, { sentAt, late })

@@ -43,10 +43,10 @@ local function stand(key, claim)
   if call('ZADD', key.till, whole(now + claim.place), claim.owner) == 1 then
     local last = tonumber(call('ZRANGE', key.line, -1, -1, 'WITHSCORES')[2]) or 0
     call('ZADD', key.line, whole(math.max(last + 1, micros)), claim.owner)
-    local wants = { claim.weight, claim.capacity, whole(claim.ttl), whole(claim.place), ARGV[#ARGV], flagsOf(claim) }
-    call('HSET', key.places, claim.owner, table.concat(wants, ':') .. ':' .. (claim.value or ''))
   end
-  call('HSET', index, key.more, 1)
+  -- Anew each time: it may be told in another way than before.
+  local wants = { claim.weight, claim.capacity, whole(claim.ttl), whole(claim.place), ARGV[#ARGV], flagsOf(claim) }
+  call('HSET', key.places, claim.owner, table.concat(wants, ':') .. ':' .. (claim.value or ''))
   local last = call('ZRANGE', key.till, -1, -1, 'WITHSCORES')[2]
   for _, name in ipairs({ key.line, key.till, key.places }) do call('PEXPIREAT', name, last) end
 end
@@ -73,7 +73,8 @@ local function moveOn(key, claim, held)
 end
 
 -- The rule, for one claim.
-local function ask(key, claim)
+local function ask(plain, claim)
+  local key = open(plain)
   local held, first = standing(key)
   local token = held and again(key, claim, held)
   if token then return token end
@@ -90,7 +91,9 @@ local function ask(key, claim)
     mark(key)
     return token
   end
-  if claim.place > 0 and not atomic then stand(key, claim) end
+  local stands = claim.place > 0 and not atomic
+  if stands then stand(key, claim) end
+  if first or stands then mark(key) end
   return refuse(key, claim, held)
 end
 
@@ -124,7 +127,7 @@ end
 
 local function askAll(from)
   for i = from, #KEYS - 1 do
-    local ok, answer = pcall(ask, keyOf(KEYS[i + 1]), claimOf(i))
+    local ok, answer = pcall(ask, KEYS[i + 1], claimOf(i))
     answers[i] = ok and answer or failure(answer)
   end
 end
@@ -133,12 +136,13 @@ local function together()
   local taken, possible = {}, true
   for i = 1, #KEYS - 1 do
     local plain, claim = KEYS[i + 1], claimOf(i)
-    possible = possible and admits(keyOf(plain), claim, taken[plain] or 0)
+    possible = possible and admits(open(plain), claim, taken[plain] or 0)
     taken[plain] = (taken[plain] or 0) + claim.weight
   end
   if possible then return askAll(1) end
   for i = 1, #KEYS - 1 do
-    local key = keyOf(KEYS[i + 1])
+    local key = open(KEYS[i + 1])
+    mark(key)
     answers[i] = refuse(key, claimOf(i), standing(key))
   end
 end

@@ -3,7 +3,7 @@
 -- For all keys of one kind (and slot of a cluster), expiring a day after its last use:
 --   index        hash     '' → the last token
 --                         plain → token:content of plain     who was granted it last, and so the token of whoever holds it
---                         plain\0 → there is a line, or a note: take the long way
+--                         plain\0 → there is a line, or a note: to whom it goes next, or that the long way is to be taken
 -- Of each key, all in one slot, none without an expiry:
 --   plain        string   the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
 --   …:note       string   token:flags:value of an exclusive lease that is announced or has a value
@@ -14,6 +14,8 @@
 --   …:places     hash     owner → weight:capacity:ttlMs:placeMs:ear:flags:value of each who waits
 --   …:bell       channel  what happens to the key
 --   …:bell:ear   channel  what concerns only who waits behind that ear: no other process wakes up for it
+-- Of each process that takes mail:
+--   mail:ear     list     what it was handed: token, ttlMs, plain and owner, with \0 between them
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
 local PUBLISH = 'PUBLISH'
@@ -51,8 +53,21 @@ local function keyOf(plain)
   }
 end
 
-local function tell(key, event, ear)
-  call(PUBLISH, ear and key.bell .. ':' .. ear or key.bell, event)
+local function tell(key, event)
+  call(PUBLISH, key.bell, event)
+end
+
+-- Where those behind an ear hear that they were handed something: > a mailbox, # a channel
+local function addressOf(key, ear)
+  if string.sub(ear, 1, 1) == 'm' then return '>' .. lead .. 'leasehold:mail:' .. ear end
+  return '#' .. key.bell .. ':' .. ear
+end
+
+local function tellGrant(key, claim, token, ttl)
+  local how, address = string.match(addressOf(key, claim.ear), '^(.)(.*)$')
+  if how == '#' then return call(PUBLISH, address, 'granted ' .. token .. ' ' .. ttl .. ' ' .. claim.owner) end
+  call('RPUSH', address, table.concat({ token, ttl, key.plain, claim.owner }, '\0'))
+  call('PEXPIRE', address, ttl)
 end
 
 -- The index lives longer than every lease in it. Looked at every ten thousand seconds, or for leases of more than half a day.
@@ -93,7 +108,7 @@ end
 local function writeNote(key, claim, token, ttl)
   if not claim.announce and not claim.value then return end
   call('SET', key.note, token .. ':' .. flagsOf(claim) .. ':' .. (claim.value or ''), 'PX', ttl)
-  call('HSET', index, key.more, 1)
+  call('HSET', index, key.more, 'more')
 end
 
 local function unpackShare(entry)
@@ -223,11 +238,32 @@ local function serve(key, before)
     if not fits(held, claim) then break end
     leave(key, owner)
     local ttl = math.min(claim.place, claim.ttl)
-    tell(key, 'granted ' .. grant(key, claim, held, ttl) .. ' ' .. whole(ttl) .. ' ' .. owner, claim.ear)
+    tellGrant(key, claim, grant(key, claim, held, ttl), whole(ttl))
   end
 end
 
--- Whether the next one may take the quick way.
+-- Leaves beside the key what whoever comes next has to know of its line and note: nothing, if there is neither; to whom it
+-- goes next, if that one wants it alone and has no further wishes: quick-release.lua; else, to take the long way.
 local function mark(key)
-  if call('EXISTS', key.line, key.note) > 0 then call('HSET', index, key.more, 1) else call('HDEL', index, key.more) end
+  local first, noted = call('ZRANGE', key.line, 0, 0)[1], call('EXISTS', key.note) == 1
+  if not first and not noted then return call('HDEL', index, key.more) end
+  local wants = '^2147483647:2147483647:(%d+):(%d+):(%w+)::$'
+  local ttl, place, ear = string.match(first and not noted and call('HGET', key.places, first) or '', wants)
+  local heir = 'more'
+  if ttl then
+    local ends = whole(call('ZSCORE', key.till, first))
+    heir = ends .. ' ' .. whole(math.min(ttl, place)) .. ' ' .. addressOf(key, ear) .. '\0' .. first
+  end
+  call('HSET', index, key.more, heir)
+end
+
+-- The names of a key, its line in order: who was handed it by quick-release.lua does not wait any more.
+local function open(plain)
+  local key = keyOf(plain)
+  local known = call('HMGET', index, key.more, plain)
+  if known[1] == 'handed' then
+    leave(key, string.match(known[2] or '', '^%d+:(.*)$') or '')
+    mark(key)
+  end
+  return key
 end

@@ -45,10 +45,10 @@ local function stand(key, claim)
   if call('ZADD', key.till, whole(now + claim.place), claim.owner) == 1 then
     local last = tonumber(call('ZRANGE', key.line, -1, -1, 'WITHSCORES')[2]) or 0
     call('ZADD', key.line, whole(math.max(last + 1, micros)), claim.owner)
-    local wants = { claim.weight, claim.capacity, whole(claim.ttl), whole(claim.place), ARGV[#ARGV], flagsOf(claim) }
-    call('HSET', key.places, claim.owner, table.concat(wants, ':') .. ':' .. (claim.value or ''))
   end
-  call('HSET', index, key.more, 1)
+  -- Anew each time: it may be told in another way than before.
+  local wants = { claim.weight, claim.capacity, whole(claim.ttl), whole(claim.place), ARGV[#ARGV], flagsOf(claim) }
+  call('HSET', key.places, claim.owner, table.concat(wants, ':') .. ':' .. (claim.value or ''))
   local last = call('ZRANGE', key.till, -1, -1, 'WITHSCORES')[2]
   for _, name in ipairs({ key.line, key.till, key.places }) do call('PEXPIREAT', name, last) end
 end
@@ -75,7 +75,8 @@ local function moveOn(key, claim, held)
 end
 
 -- The rule, for one claim.
-local function ask(key, claim)
+local function ask(plain, claim)
+  local key = open(plain)
   local held, first = standing(key)
   local token = held and again(key, claim, held)
   if token then return token end
@@ -92,7 +93,9 @@ local function ask(key, claim)
     mark(key)
     return token
   end
-  if claim.place > 0 and not atomic then stand(key, claim) end
+  local stands = claim.place > 0 and not atomic
+  if stands then stand(key, claim) end
+  if first or stands then mark(key) end
   return refuse(key, claim, held)
 end
 
@@ -126,7 +129,7 @@ end
 
 local function askAll(from)
   for i = from, #KEYS - 1 do
-    local ok, answer = pcall(ask, keyOf(KEYS[i + 1]), claimOf(i))
+    local ok, answer = pcall(ask, KEYS[i + 1], claimOf(i))
     answers[i] = ok and answer or failure(answer)
   end
 end
@@ -135,12 +138,13 @@ local function together()
   local taken, possible = {}, true
   for i = 1, #KEYS - 1 do
     local plain, claim = KEYS[i + 1], claimOf(i)
-    possible = possible and admits(keyOf(plain), claim, taken[plain] or 0)
+    possible = possible and admits(open(plain), claim, taken[plain] or 0)
     taken[plain] = (taken[plain] or 0) + claim.weight
   end
   if possible then return askAll(1) end
   for i = 1, #KEYS - 1 do
-    local key = keyOf(KEYS[i + 1])
+    local key = open(KEYS[i + 1])
+    mark(key)
     answers[i] = refuse(key, claimOf(i), standing(key))
   end
 end
@@ -155,7 +159,7 @@ export const common: string = `-- common.lua   what the scripts share: each runs
 -- For all keys of one kind (and slot of a cluster), expiring a day after its last use:
 --   index        hash     '' → the last token
 --                         plain → token:content of plain     who was granted it last, and so the token of whoever holds it
---                         plain\\0 → there is a line, or a note: take the long way
+--                         plain\\0 → there is a line, or a note: to whom it goes next, or that the long way is to be taken
 -- Of each key, all in one slot, none without an expiry:
 --   plain        string   the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
 --   …:note       string   token:flags:value of an exclusive lease that is announced or has a value
@@ -166,6 +170,8 @@ export const common: string = `-- common.lua   what the scripts share: each runs
 --   …:places     hash     owner → weight:capacity:ttlMs:placeMs:ear:flags:value of each who waits
 --   …:bell       channel  what happens to the key
 --   …:bell:ear   channel  what concerns only who waits behind that ear: no other process wakes up for it
+-- Of each process that takes mail:
+--   mail:ear     list     what it was handed: token, ttlMs, plain and owner, with \\0 between them
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
 local PUBLISH = 'PUBLISH'
@@ -203,8 +209,21 @@ local function keyOf(plain)
   }
 end
 
-local function tell(key, event, ear)
-  call(PUBLISH, ear and key.bell .. ':' .. ear or key.bell, event)
+local function tell(key, event)
+  call(PUBLISH, key.bell, event)
+end
+
+-- Where those behind an ear hear that they were handed something: > a mailbox, # a channel
+local function addressOf(key, ear)
+  if string.sub(ear, 1, 1) == 'm' then return '>' .. lead .. 'leasehold:mail:' .. ear end
+  return '#' .. key.bell .. ':' .. ear
+end
+
+local function tellGrant(key, claim, token, ttl)
+  local how, address = string.match(addressOf(key, claim.ear), '^(.)(.*)$')
+  if how == '#' then return call(PUBLISH, address, 'granted ' .. token .. ' ' .. ttl .. ' ' .. claim.owner) end
+  call('RPUSH', address, table.concat({ token, ttl, key.plain, claim.owner }, '\\0'))
+  call('PEXPIRE', address, ttl)
 end
 
 -- The index lives longer than every lease in it. Looked at every ten thousand seconds, or for leases of more than half a day.
@@ -245,7 +264,7 @@ end
 local function writeNote(key, claim, token, ttl)
   if not claim.announce and not claim.value then return end
   call('SET', key.note, token .. ':' .. flagsOf(claim) .. ':' .. (claim.value or ''), 'PX', ttl)
-  call('HSET', index, key.more, 1)
+  call('HSET', index, key.more, 'more')
 end
 
 local function unpackShare(entry)
@@ -375,13 +394,34 @@ local function serve(key, before)
     if not fits(held, claim) then break end
     leave(key, owner)
     local ttl = math.min(claim.place, claim.ttl)
-    tell(key, 'granted ' .. grant(key, claim, held, ttl) .. ' ' .. whole(ttl) .. ' ' .. owner, claim.ear)
+    tellGrant(key, claim, grant(key, claim, held, ttl), whole(ttl))
   end
 end
 
--- Whether the next one may take the quick way.
+-- Leaves beside the key what whoever comes next has to know of its line and note: nothing, if there is neither; to whom it
+-- goes next, if that one wants it alone and has no further wishes: quick-release.lua; else, to take the long way.
 local function mark(key)
-  if call('EXISTS', key.line, key.note) > 0 then call('HSET', index, key.more, 1) else call('HDEL', index, key.more) end
+  local first, noted = call('ZRANGE', key.line, 0, 0)[1], call('EXISTS', key.note) == 1
+  if not first and not noted then return call('HDEL', index, key.more) end
+  local wants = '^2147483647:2147483647:(%d+):(%d+):(%w+)::$'
+  local ttl, place, ear = string.match(first and not noted and call('HGET', key.places, first) or '', wants)
+  local heir = 'more'
+  if ttl then
+    local ends = whole(call('ZSCORE', key.till, first))
+    heir = ends .. ' ' .. whole(math.min(ttl, place)) .. ' ' .. addressOf(key, ear) .. '\\0' .. first
+  end
+  call('HSET', index, key.more, heir)
+end
+
+-- The names of a key, its line in order: who was handed it by quick-release.lua does not wait any more.
+local function open(plain)
+  local key = keyOf(plain)
+  local known = call('HMGET', index, key.more, plain)
+  if known[1] == 'handed' then
+    leave(key, string.match(known[2] or '', '^%d+:(.*)$') or '')
+    mark(key)
+  end
+  return key
 end
 `
 
@@ -394,6 +434,13 @@ call('ZADD', KEYS[1], 'GT', string.format('%.0f', now + ARGV[2]), ARGV[1])
 call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
 local last = call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
 if last then call('PEXPIREAT', KEYS[1], last) end
+return 1
+`
+
+export const knock: string = `-- knock.lua   KEYS mailbox      ends the wait of whoever waits for mail there: with an empty letter
+-- → 1
+redis.call('RPUSH', KEYS[1], '')
+redis.call('PEXPIRE', KEYS[1], 5000)
 return 1
 `
 
@@ -447,7 +494,7 @@ local function waiters(key)
 end
 
 local function look(plain)
-  local key = keyOf(plain)
+  local key = open(plain)
   local held = standing(key)
   head(key)
   if not held then call('HDEL', index, plain) end
@@ -506,62 +553,41 @@ if not atomic then
 end
 `
 
-export const quickHandover: string = `-- quick-handover.lua   behind quick-release.lua, the usual case of what follows: the first in line wants it alone and has no
--- further wishes. What is handed on is told only when the script ends, so whatever is saved here is saved between two holders.
-local function handOver(index, plain, base)
-  local call = redis.call
-  local PUBLISH = 'PUBLISH'
-  local line, places, till, note = base .. 'line', base .. 'places', base .. 'until', base .. 'note'
-  local waiting = call('ZRANGE', line, 0, 1)
-  local first, second = waiting[1], waiting[2]
-  if not first then return false end
-  local wants = '^2147483647:2147483647:(%d+):(%d+):(%w+)::$'
-  local ttl, placeMs, ear = string.match(call('HGET', places, first) or '', wants)
-  local clock = call('TIME')
-  local text = clock[1] .. string.sub('00000' .. clock[2], -6)
-  local ends = tonumber(call('ZSCORE', till, first) or 0)
-  local last = call('HGET', index, '') or ''
-  -- Somebody else, somebody dead, or a clock that went back.
-  if not ttl or ends <= tonumber(string.sub(text, 1, -4)) or last >= text then return false end
-  local noted
-  if second then
-    call('ZREM', line, first)
-    call('ZREM', till, first)
-    call('HDEL', places, first)
-    noted = call('DEL', note)
-  else
-    noted = call('DEL', line, till, places, note) - 3
+export const quickRelease: string = `-- quick-release.lua   the usual cases of release.lua, whose signature it shares: a lone exclusive lease that nobody waits for,
+-- or that goes to the one whose name was left beside it (\`mark\` in common.lua). Whoever waits is told when the script ends:
+-- what is not done here is not waited for. So the place of whoever gets it stays in line until somebody comes the long way.
+local PUBLISH = 'PUBLISH'
+if #KEYS == 2 and redis.pcall('GET', KEYS[2]) == ARGV[1] then
+  local call, try, index, plain = redis.call, redis.pcall, KEYS[1], KEYS[2]
+  local known = try('HMGET', index, '', plain .. '\\0')
+  local last, heir = known[1], known[2]
+  if not heir and not known.err then
+    call('HDEL', index, plain)
+    call('DEL', plain)
+    return 1
   end
-  if noted > 0 then call(PUBLISH, base .. 'bell', 'changed') end
-  if tonumber(placeMs) < tonumber(ttl) then ttl = placeMs end
-  call('SET', plain, first, 'PX', ttl)
-  if second then call('HSET', index, '', text, plain, text .. ':' .. first, plain .. '\\0', 1)
-  else call('HSET', index, '', text, plain, text .. ':' .. first) end
-  if string.sub(last, 1, 6) ~= string.sub(text, 1, 6) and call('PTTL', index) < 100800000 then
-    call('PEXPIRE', index, 100800000)
+  local ends, ttl, how, address, owner = string.match(heir or '', '^(%d+) (%d+) ([>#])([^%z]*)%z(.*)$')
+  if ends and last then
+    local clock = call('TIME')
+    local text = clock[1] .. string.sub('00000' .. clock[2], -6)
+    -- Not to somebody dead, by a clock that went back, or when it is time to prolong the index.
+    local simple = ends > string.sub(text, 1, 13) and last < text and string.sub(last, 1, 6) == string.sub(text, 1, 6)
+    if simple and try('SET', plain, owner, 'PX', ttl).ok then
+      call('HSET', index, '', text, plain, text .. ':' .. owner, plain .. '\\0', 'handed')
+      -- It is handed over also if nobody can be told: whoever waits asks again.
+      if how == '>' then
+        try('RPUSH', address, text .. '\\0' .. ttl .. '\\0' .. plain .. '\\0' .. owner)
+        try('PEXPIRE', address, ttl)
+      else
+        try(PUBLISH, address, 'granted ' .. text .. ' ' .. ttl .. ' ' .. owner)
+      end
+      return 1
+    end
   end
-  call(PUBLISH, base .. 'bell:' .. ear, 'granted ' .. text .. ' ' .. ttl .. ' ' .. first)
-  return true
-end
-
--- It is released, whatever comes of handing it on.
-if mine then
-  local ok, handed = pcall(handOver, KEYS[1], KEYS[2], ARGV[2])
-  if ok and handed then return 1 end
-  if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 end
 `
 
-export const quickRelease: string = `-- quick-release.lua   the usual case of release.lua: a lone exclusive lease of which nothing else is known
-local mine = #KEYS == 2 and redis.pcall('GET', KEYS[2]) == ARGV[1]
-if mine and redis.call('HDEL', KEYS[1], KEYS[2], KEYS[2] .. '\\0') < 2 then
-  redis.call('DEL', KEYS[2])
-  return 1
-end
-`
-
-export const release: string = `-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner; behind that of a lone one: what the names of
--- all that belongs to its key begin with
+export const release: string = `-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner
 -- → per lease: 1 released | 0 gone | '!error'      (a lone answer is not in a list)
 
 local function letGo(key, owner)
@@ -581,18 +607,9 @@ local function letGo(key, owner)
   return leave(key, owner)
 end
 
--- What the quick way left undone: it does not look at notes.
-local function afterQuick(key)
-  local flags = string.match(call('GET', key.note) or '', '^%d+:(%a*):')
-  call('DEL', key.note)
-  if flags and string.find(flags, 'a', 1, true) then tell(key, 'changed') end
-  return true
-end
-
 local function release(i)
-  local key, owner = keyOf(KEYS[i + 1]), ARGV[i]
-  local released = mine and afterQuick(key) or letGo(key, owner)
-  if not released then return 0 end
+  local key = open(KEYS[i + 1])
+  if not letGo(key, ARGV[i]) then return 0 end
   -- It is released, whatever comes of handing it on: the head of the line looks again by itself.
   pcall(serve, key)
   pcall(mark, key)
@@ -631,7 +648,7 @@ end
 local function renew(i)
   local plain, owner, ttl = KEYS[i + 1], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1])
   local value = ARGV[3 * i] ~= '' and string.sub(ARGV[3 * i], 2)
-  local key = keyOf(plain)
+  local key = open(plain)
   if content(plain) ~= owner then
     if renewShare(key, owner, ttl, value) == 1 then return 1 end
     -- A write without effect. On a replica it fails, as it must: what a replica does not know of is not gone for certain.

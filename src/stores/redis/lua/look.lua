@@ -31,7 +31,7 @@ local function waiters(key)
 end
 
 local function look(plain)
-  local key = keyOf(plain)
+  local key = open(plain)
   local held = standing(key)
   head(key)
   if not held then call('HDEL', index, plain) end

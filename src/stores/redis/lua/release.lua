@@ -1,5 +1,4 @@
--- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner; behind that of a lone one: what the names of
--- all that belongs to its key begin with
+-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner
 -- → per lease: 1 released | 0 gone | '!error'      (a lone answer is not in a list)
 
 local function letGo(key, owner)
@@ -19,18 +18,9 @@ local function letGo(key, owner)
   return leave(key, owner)
 end
 
--- What the quick way left undone: it does not look at notes.
-local function afterQuick(key)
-  local flags = string.match(call('GET', key.note) or '', '^%d+:(%a*):')
-  call('DEL', key.note)
-  if flags and string.find(flags, 'a', 1, true) then tell(key, 'changed') end
-  return true
-end
-
 local function release(i)
-  local key, owner = keyOf(KEYS[i + 1]), ARGV[i]
-  local released = mine and afterQuick(key) or letGo(key, owner)
-  if not released then return 0 end
+  local key = open(KEYS[i + 1])
+  if not letGo(key, ARGV[i]) then return 0 end
   -- It is released, whatever comes of handing it on: the head of the line looks again by itself.
   pcall(serve, key)
   pcall(mark, key)

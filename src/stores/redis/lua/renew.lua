@@ -22,7 +22,7 @@ end
 local function renew(i)
   local plain, owner, ttl = KEYS[i + 1], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1])
   local value = ARGV[3 * i] ~= '' and string.sub(ARGV[3 * i], 2)
-  local key = keyOf(plain)
+  local key = open(plain)
   if content(plain) ~= owner then
     if renewShare(key, owner, ttl, value) == 1 then return 1 end
     -- A write without effect. On a replica it fails, as it must: what a replica does not know of is not gone for certain.
