@@ -3,9 +3,8 @@
 //
 //   npm run bench -- limiter [--rounds 7]
 import { createRequire } from 'node:module'
-import { Redis } from 'ioredis'
 import { startRedis } from '../scripts/servers/index.js'
-import { createLocks, redis } from './built.js'
+import { createLocks, redis, Redis } from './built.js'
 
 /** The part of the peer that is used. Its package is installed beside this file only. */
 interface Peer {

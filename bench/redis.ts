@@ -7,9 +7,8 @@ import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
-import { Redis } from 'ioredis'
 import { type RedisServer, startRedis } from '../scripts/servers/index.js'
-import { createLocks, redis } from './built.js'
+import { createLocks, redis, Redis } from './built.js'
 
 const TTL_MS = 30_000
 /** Turns of a process before it counts. */
@@ -173,7 +172,7 @@ export async function crowd(server: RedisServer): Promise<Crowd> {
   turns.sort((a, b) => (BigInt(a.order) < BigInt(b.order) ? -1 : 1))
   const commands: Record<string, number> = {}
   // Only what clients send: what scripts call inside the server is counted there too.
-  for (const name of ['evalsha', 'eval', 'subscribe', 'unsubscribe', 'scan'])
+  for (const name of ['evalsha', 'eval', 'blmpop', 'subscribe', 'unsubscribe', 'scan'])
     commands[name] = Number(new RegExp(`cmdstat_${name}:calls=(\\d+)`).exec(stats)?.[1] ?? 0)
   const received = Object.values(commands).reduce((sum, count) => sum + count, 0)
   const highest = new Map<number, number>()

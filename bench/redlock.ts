@@ -5,9 +5,8 @@
 //
 //   npm run bench -- redlock [--rounds 7]
 import { createRequire } from 'node:module'
-import { Redis } from 'ioredis'
 import { startRedis } from '../scripts/servers/index.js'
-import { createLocks, redlock } from './built.js'
+import { createLocks, Redis, redlock } from './built.js'
 
 /** The parts of the peers that are used. Their packages are installed beside this file only. */
 const peer = createRequire(import.meta.url)

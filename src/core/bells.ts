@@ -49,10 +49,11 @@ export class Bells {
     const bells = this.#hung(only)
     let bell = bells.get(key)
     if (!bell) {
-      bell = new Bell(this.#timers, () => bells.delete(key))
+      const hung = new Bell(this.#timers, () => bells.delete(key))
+      bell = hung
       const hear = (event: StoreEvent): void => {
         if (event.type === 'revoked') this.#onRevoked(key, event.owner)
-        bell?.ring(event)
+        hung.ring(event)
       }
       bell.hang(this.#store.watch(key, hear, only))
       bells.set(key, bell)

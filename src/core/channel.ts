@@ -47,7 +47,7 @@ class Batch<I, O> extends Call<O[]> {
     this.#questions = questions
     this.#parcels = parcels
     this.#traffic = traffic
-    this.#items = parcels.map((parcel) => parcel.item)
+    this.#items = parcels.length === 1 ? [(parcels[0] as Parcel<I, O>).item] : parcels.map((parcel) => parcel.item)
   }
 
   send(extraMs: number): void {

@@ -108,7 +108,7 @@ export class Lease extends Timed {
   start(face: Lock): void {
     this.#face = face
     // No timer is set yet where somebody has just been handed it: first, whoever waited goes on.
-    if (this.#wantsMore) this.engine.beats.set(this, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY)
+    if (this.#wantsMore) this.engine.beats.park(this)
     else this.#schedule(this.acquiredAt)
   }
 

@@ -32,6 +32,8 @@ export class Timers {
   readonly #world: World
   readonly #keepAlive: boolean
   readonly #queues = new Map<number, Queue>()
+  /** What is due some time, nobody has said when. */
+  readonly #parked: Queue = { delay: Number.POSITIVE_INFINITY, earlyMs: 0, first: undefined, last: undefined }
   #latestQueue: Queue | undefined
   #cancel: Cancel | undefined
   #armedFor = Number.POSITIVE_INFINITY
@@ -63,6 +65,16 @@ export class Timers {
     if (dueAt < this.#armedFor) this.#arm(dueAt)
   }
 
+  /** Belongs here, and will be told when it is due: the real timer is not touched, which would cost more than all the rest. */
+  park(item: Timed): void {
+    this.#count++
+    item.queue = this.#parked
+    item.before = this.#parked.last
+    if (item.before) item.before.after = item
+    else this.#parked.first = item
+    this.#parked.last = item
+  }
+
   /**
    * The timer itself is left as it is: it finds nothing to do, which is cheaper than setting it anew for the next. But
    * nobody is kept alive for nothing.
@@ -86,7 +98,7 @@ export class Timers {
   }
 
   *[Symbol.iterator](): Generator<Timed> {
-    for (const queue of this.#queues.values()) {
+    for (const queue of [this.#parked, ...this.#queues.values()]) {
       let item = queue.first
       while (item) {
         const { after } = item

@@ -15,6 +15,9 @@ const IDLE_MS = 10_000
 const AUDIT_MS = 1_000
 /** After a break the first try comes soon, since most are short. */
 const FIRST_RETRY_MS = 50
+/** In a letter. */
+const TOKEN_END = 16
+const TTL_END = TOKEN_END + 12
 /** Letters that nobody waits for are kept: they may have overtaken the answer that makes somebody wait. */
 const MOST_UNCLAIMED = 100
 
@@ -347,11 +350,16 @@ export class Bells {
     if (event && channel) for (const listener of [...channel.listeners]) listener(event)
   }
 
-  /** Token, ttlMs, plain and owner. What passes through here is on its way to whoever waits: as few steps as can be. */
+  /** common.lua says how letters are written. Somebody waits for what passes through here: so in as few steps as can be. */
   #deliver(letter: string): void {
-    const [token, ttlMs, plain, owner] = letter.split('\0', 4) as [string, string, string, string]
-    const key = this.#names.key(plain)
-    const event: Granted = { type: 'granted', token: BigInt(token), ttlMs: Number(ttlMs), owner }
+    const end = letter.indexOf('\0', TTL_END)
+    const key = this.#names.key(letter.slice(end + 1))
+    const event: Granted = {
+      type: 'granted',
+      token: BigInt(letter.slice(0, TOKEN_END)),
+      ttlMs: Number(letter.slice(TOKEN_END, TTL_END)),
+      owner: letter.slice(TTL_END, end),
+    }
     const channel = this.#channels.get(key)
     if (channel) for (const listener of channel.listeners) listener(event)
     else {

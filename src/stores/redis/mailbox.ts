@@ -93,9 +93,10 @@ export class Mailbox {
 
   readonly #take = (reply: Reply): void => {
     this.#waiting = false
-    for (const letter of lettersOf(reply)) {
-      const said = text(letter)
-      if (said !== '' && !this.#closed) this.#options.deliver(said)
+    const letters = lettersOf(reply)
+    for (let i = 0; i < letters.length; i++) {
+      const letter = text(letters[i])
+      if (letter !== '' && !this.#closed) this.#options.deliver(letter)
     }
     // Whoever was just handed something goes first, up to where it waits for something else.
     process.nextTick(this.#wait)

@@ -85,6 +85,11 @@ export class Names {
     return name.slice(name.lastIndexOf(':') + 1)
   }
 
+  /** All of it, looked up once. */
+  of(key: string): Readonly<Known> {
+    return this.#of(key)
+  }
+
   #of(key: string): Known {
     let known = this.#known.get(key)
     if (!known) {

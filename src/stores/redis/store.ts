@@ -147,6 +147,12 @@ class RedisStore implements Store {
   }
 
   release(leases: readonly Lease[]): Promise<Released[]> {
+    const [lone] = leases
+    // Somebody may wait for it.
+    if (lone && leases.length === 1) {
+      const { index, plain } = this.#names.of(lone.key)
+      return this.#transport.ask(this.#scripts.release, [index.name, plain], [lone.owner], released)
+    }
     return this.#byIndex(leases, false, (part, index) => {
       const args: string[] = []
       for (const { owner } of part) args.push(owner)

@@ -15,7 +15,7 @@
 --   …:bell       channel  what happens to the key
 --   …:bell:ear   channel  what concerns only who waits behind that ear: no other process wakes up for it
 -- Of each process that takes mail:
---   mail:ear     list     what it was handed: token, ttlMs, plain and owner, with \0 between them
+--   mail:ear     list     what it was handed: token (16 digits) ttlMs (12 digits) owner \0 plain
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
 local PUBLISH = 'PUBLISH'
@@ -66,7 +66,7 @@ end
 local function tellGrant(key, claim, token, ttl)
   local how, address = string.match(addressOf(key, claim.ear), '^(.)(.*)$')
   if how == '#' then return call(PUBLISH, address, 'granted ' .. token .. ' ' .. ttl .. ' ' .. claim.owner) end
-  call('RPUSH', address, table.concat({ token, ttl, key.plain, claim.owner }, '\0'))
+  call('RPUSH', address, token .. string.format('%012d', ttl) .. claim.owner .. '\0' .. key.plain)
   call('PEXPIRE', address, ttl)
 end
 

@@ -171,7 +171,7 @@ export const common: string = `-- common.lua   what the scripts share: each runs
 --   …:bell       channel  what happens to the key
 --   …:bell:ear   channel  what concerns only who waits behind that ear: no other process wakes up for it
 -- Of each process that takes mail:
---   mail:ear     list     what it was handed: token, ttlMs, plain and owner, with \\0 between them
+--   mail:ear     list     what it was handed: token (16 digits) ttlMs (12 digits) owner \\0 plain
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
 local PUBLISH = 'PUBLISH'
@@ -222,7 +222,7 @@ end
 local function tellGrant(key, claim, token, ttl)
   local how, address = string.match(addressOf(key, claim.ear), '^(.)(.*)$')
   if how == '#' then return call(PUBLISH, address, 'granted ' .. token .. ' ' .. ttl .. ' ' .. claim.owner) end
-  call('RPUSH', address, table.concat({ token, ttl, key.plain, claim.owner }, '\\0'))
+  call('RPUSH', address, token .. string.format('%012d', ttl) .. claim.owner .. '\\0' .. key.plain)
   call('PEXPIRE', address, ttl)
 end
 
@@ -576,7 +576,7 @@ if #KEYS == 2 and redis.pcall('GET', KEYS[2]) == ARGV[1] then
       call('HSET', index, '', text, plain, text .. ':' .. owner, plain .. '\\0', 'handed')
       -- It is handed over also if nobody can be told: whoever waits asks again.
       if how == '>' then
-        try('RPUSH', address, text .. '\\0' .. ttl .. '\\0' .. plain .. '\\0' .. owner)
+        try('RPUSH', address, text .. string.format('%012d', ttl) .. owner .. '\\0' .. plain)
         try('PEXPIRE', address, ttl)
       else
         try(PUBLISH, address, 'granted ' .. text .. ' ' .. ttl .. ' ' .. owner)

@@ -21,7 +21,7 @@ if #KEYS == 2 and redis.pcall('GET', KEYS[2]) == ARGV[1] then
       call('HSET', index, '', text, plain, text .. ':' .. owner, plain .. '\0', 'handed')
       -- It is handed over also if nobody can be told: whoever waits asks again.
       if how == '>' then
-        try('RPUSH', address, text .. '\0' .. ttl .. '\0' .. plain .. '\0' .. owner)
+        try('RPUSH', address, text .. string.format('%012d', ttl) .. owner .. '\0' .. plain)
         try('PEXPIRE', address, ttl)
       else
         try(PUBLISH, address, 'granted ' .. text .. ' ' .. ttl .. ' ' .. owner)
