@@ -51,8 +51,8 @@ const redis: readonly Mutant[] = [
     store: 'redis',
     name: 'release without an owner check',
     file: LUA,
-    find: "redis.pcall('GET', KEYS[2]) == ARGV[1]",
-    replace: "redis.pcall('GET', KEYS[2])",
+    find: "elseif known[1] == mine and heir and string.sub(heir, 1, #mine + 1) == mine .. '\\\\0' then",
+    replace: 'elseif heir and known[1] then mine = known[1]',
     campaign: 'freeze',
   },
   {
@@ -68,8 +68,8 @@ const redis: readonly Mutant[] = [
     store: 'redis',
     name: 'the fence is stored with the lock',
     file: LUA,
-    find: "if simple and try('SET', plain, owner, 'PX', ttl).ok then",
-    replace: "if simple and try('SET', plain, owner, 'PX', ttl).ok then text = '1'",
+    find: "if ttl and try('SET', plain, owner, 'PX', ttl).ok then",
+    replace: "if ttl and try('SET', plain, owner, 'PX', ttl).ok then granted = '1000000000000000:' .. owner",
     campaign: 'plain',
   },
   {

@@ -150,8 +150,8 @@ class RedisStore implements Store {
     const [lone] = leases
     // Somebody may wait for it.
     if (lone && leases.length === 1) {
-      const { index, plain } = this.#names.of(lone.key)
-      return this.#transport.ask(this.#scripts.release, [index.name, plain], [lone.owner], released)
+      const { index, plain, base } = this.#names.of(lone.key)
+      return this.#transport.ask(this.#scripts.release, [index.name, plain], [lone.owner, base], released)
     }
     return this.#byIndex(leases, false, (part, index) => {
       const args: string[] = []

@@ -3,10 +3,12 @@
 -- For all keys of one kind (and slot of a cluster), expiring a day after its last use:
 --   index        hash     '' → the last token
 --                         plain → token:content of plain     who was granted it last, and so the token of whoever holds it
---                         plain\0 → there is a line, or a note: to whom it goes next, or that the long way is to be taken
+--                         plain\0 → there is a line, or a note: take the long way
 -- Of each key, all in one slot, none without an expiry:
 --   plain        string   the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
 --   …:note       string   token:flags:value of an exclusive lease that is announced or has a value
+--   …:heir       string   there while somebody waits: holder\0ttlMs address\0token:owner, to whom the lease of that holder
+--                         goes next, and with which token; or that it takes the long way to tell
 --   …:shares     hash     =owner → weight:capacity:token:flags:value of each who shares; total; marker = content of plain
 --   …:ends       zset     who shares, by the time at which their lease ends
 --   …:line       zset     who waits, by arrival
@@ -49,7 +51,7 @@ local function keyOf(plain)
   elseif tag and string.find(plain, '}', 1, true) then base = lead .. 'leasehold:' .. tag .. plain .. ':' end
   return {
     plain = plain, more = plain .. '\0', note = base .. 'note', shares = base .. 'shares', ends = base .. 'ends',
-    line = base .. 'line', till = base .. 'until', places = base .. 'places', bell = base .. 'bell',
+    line = base .. 'line', till = base .. 'until', places = base .. 'places', bell = base .. 'bell', heir = base .. 'heir',
   }
 end
 
@@ -243,18 +245,24 @@ local function serve(key, before)
 end
 
 -- Leaves beside the key what whoever comes next has to know of its line and note: nothing, if there is neither; to whom it
--- goes next, if that one wants it alone and has no further wishes: quick-release.lua; else, to take the long way.
+-- goes next, if that one wants it alone and has no further wishes (quick-release.lua); else, to take the long way. The heir
+-- gets its token here and now: larger than that of who holds it, and of no use to anybody if it does not come to that.
 local function mark(key)
   local first, noted = call('ZRANGE', key.line, 0, 0)[1], call('EXISTS', key.note) == 1
-  if not first and not noted then return call('HDEL', index, key.more) end
-  local wants = '^2147483647:2147483647:(%d+):(%d+):(%w+)::$'
-  local ttl, place, ear = string.match(first and not noted and call('HGET', key.places, first) or '', wants)
-  local heir = 'more'
-  if ttl then
-    local ends = whole(call('ZSCORE', key.till, first))
-    heir = ends .. ' ' .. whole(math.min(ttl, place)) .. ' ' .. addressOf(key, ear) .. '\0' .. first
+  if not first then
+    call('DEL', key.heir)
+    if noted then call('HSET', index, key.more, 'more') else call('HDEL', index, key.more) end
+    return
   end
-  call('HSET', index, key.more, heir)
+  call('HSET', index, key.more, 'more')
+  local holder, odd = content(key.plain)
+  local ttl, place, ear = string.match(call('HGET', key.places, first), '^2147483647:2147483647:(%d+):(%d+):(%w+)::$')
+  local heir = 'more'
+  if ttl and holder and not odd and not noted then
+    local granted = mint(tonumber(ttl)) .. ':' .. first
+    heir = holder .. '\0' .. whole(math.min(ttl, place)) .. ' ' .. addressOf(key, ear) .. '\0' .. granted
+  end
+  call('SET', key.heir, heir, 'PX', whole(math.max(call('ZSCORE', key.till, first) - now, 1)))
 end
 
 -- The names of a key, its line in order: who was handed it by quick-release.lua does not wait any more.

@@ -159,10 +159,12 @@ export const common: string = `-- common.lua   what the scripts share: each runs
 -- For all keys of one kind (and slot of a cluster), expiring a day after its last use:
 --   index        hash     '' → the last token
 --                         plain → token:content of plain     who was granted it last, and so the token of whoever holds it
---                         plain\\0 → there is a line, or a note: to whom it goes next, or that the long way is to be taken
+--                         plain\\0 → there is a line, or a note: take the long way
 -- Of each key, all in one slot, none without an expiry:
 --   plain        string   the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
 --   …:note       string   token:flags:value of an exclusive lease that is announced or has a value
+--   …:heir       string   there while somebody waits: holder\\0ttlMs address\\0token:owner, to whom the lease of that holder
+--                         goes next, and with which token; or that it takes the long way to tell
 --   …:shares     hash     =owner → weight:capacity:token:flags:value of each who shares; total; marker = content of plain
 --   …:ends       zset     who shares, by the time at which their lease ends
 --   …:line       zset     who waits, by arrival
@@ -205,7 +207,7 @@ local function keyOf(plain)
   elseif tag and string.find(plain, '}', 1, true) then base = lead .. 'leasehold:' .. tag .. plain .. ':' end
   return {
     plain = plain, more = plain .. '\\0', note = base .. 'note', shares = base .. 'shares', ends = base .. 'ends',
-    line = base .. 'line', till = base .. 'until', places = base .. 'places', bell = base .. 'bell',
+    line = base .. 'line', till = base .. 'until', places = base .. 'places', bell = base .. 'bell', heir = base .. 'heir',
   }
 end
 
@@ -399,18 +401,24 @@ local function serve(key, before)
 end
 
 -- Leaves beside the key what whoever comes next has to know of its line and note: nothing, if there is neither; to whom it
--- goes next, if that one wants it alone and has no further wishes: quick-release.lua; else, to take the long way.
+-- goes next, if that one wants it alone and has no further wishes (quick-release.lua); else, to take the long way. The heir
+-- gets its token here and now: larger than that of who holds it, and of no use to anybody if it does not come to that.
 local function mark(key)
   local first, noted = call('ZRANGE', key.line, 0, 0)[1], call('EXISTS', key.note) == 1
-  if not first and not noted then return call('HDEL', index, key.more) end
-  local wants = '^2147483647:2147483647:(%d+):(%d+):(%w+)::$'
-  local ttl, place, ear = string.match(first and not noted and call('HGET', key.places, first) or '', wants)
-  local heir = 'more'
-  if ttl then
-    local ends = whole(call('ZSCORE', key.till, first))
-    heir = ends .. ' ' .. whole(math.min(ttl, place)) .. ' ' .. addressOf(key, ear) .. '\\0' .. first
+  if not first then
+    call('DEL', key.heir)
+    if noted then call('HSET', index, key.more, 'more') else call('HDEL', index, key.more) end
+    return
   end
-  call('HSET', index, key.more, heir)
+  call('HSET', index, key.more, 'more')
+  local holder, odd = content(key.plain)
+  local ttl, place, ear = string.match(call('HGET', key.places, first), '^2147483647:2147483647:(%d+):(%d+):(%w+)::$')
+  local heir = 'more'
+  if ttl and holder and not odd and not noted then
+    local granted = mint(tonumber(ttl)) .. ':' .. first
+    heir = holder .. '\\0' .. whole(math.min(ttl, place)) .. ' ' .. addressOf(key, ear) .. '\\0' .. granted
+  end
+  call('SET', key.heir, heir, 'PX', whole(math.max(call('ZSCORE', key.till, first) - now, 1)))
 end
 
 -- The names of a key, its line in order: who was handed it by quick-release.lua does not wait any more.
@@ -554,32 +562,30 @@ end
 `
 
 export const quickRelease: string = `-- quick-release.lua   the usual cases of release.lua, whose signature it shares: a lone exclusive lease that nobody waits for,
--- or that goes to the one whose name was left beside it (\`mark\` in common.lua). Whoever waits is told when the script ends:
--- what is not done here is not waited for. So the place of whoever gets it stays in line until somebody comes the long way.
+-- or that goes to the heir who was named beforehand (\`mark\` in common.lua). Whoever waits is told when the script ends: what
+-- is not done here is not waited for. So the place of whoever gets it stays in line until somebody comes the long way.
 local PUBLISH = 'PUBLISH'
-if #KEYS == 2 and redis.pcall('GET', KEYS[2]) == ARGV[1] then
-  local call, try, index, plain = redis.call, redis.pcall, KEYS[1], KEYS[2]
-  local known = try('HMGET', index, '', plain .. '\\0')
-  local last, heir = known[1], known[2]
-  if not heir and not known.err then
-    call('HDEL', index, plain)
-    call('DEL', plain)
-    return 1
-  end
-  local ends, ttl, how, address, owner = string.match(heir or '', '^(%d+) (%d+) ([>#])([^%z]*)%z(.*)$')
-  if ends and last then
-    local clock = call('TIME')
-    local text = clock[1] .. string.sub('00000' .. clock[2], -6)
-    -- Not to somebody dead, by a clock that went back, or when it is time to prolong the index.
-    local simple = ends > string.sub(text, 1, 13) and last < text and string.sub(last, 1, 6) == string.sub(text, 1, 6)
-    if simple and try('SET', plain, owner, 'PX', ttl).ok then
-      call('HSET', index, '', text, plain, text .. ':' .. owner, plain .. '\\0', 'handed')
+if #KEYS == 2 then
+  local call, try, index, plain, mine = redis.call, redis.pcall, KEYS[1], KEYS[2], ARGV[1]
+  local known = try('MGET', plain, ARGV[2] .. 'heir', ARGV[2] .. 'note')
+  local heir = known[2]
+  if known[1] == mine and not heir and not known[3] then
+    -- More may be known of it than lies here, while a slot moves.
+    if call('HDEL', index, plain, plain .. '\\0') < 2 then
+      call('DEL', plain)
+      return 1
+    end
+  elseif known[1] == mine and heir and string.sub(heir, 1, #mine + 1) == mine .. '\\0' then
+    local ttl, how, address, granted, owner =
+      string.match(heir, '^(%d+) ([>#])([^%z]*)%z(%d+:(.*))$', #mine + 2)
+    if ttl and try('SET', plain, owner, 'PX', ttl).ok then
+      call('HSET', index, plain, granted, plain .. '\\0', 'handed')
       -- It is handed over also if nobody can be told: whoever waits asks again.
       if how == '>' then
-        try('RPUSH', address, text .. string.format('%012d', ttl) .. owner .. '\\0' .. plain)
+        try('RPUSH', address, string.sub(granted, 1, 16) .. string.format('%012d', ttl) .. owner .. '\\0' .. plain)
         try('PEXPIRE', address, ttl)
       else
-        try(PUBLISH, address, 'granted ' .. text .. ' ' .. ttl .. ' ' .. owner)
+        try(PUBLISH, address, 'granted ' .. string.sub(granted, 1, 16) .. ' ' .. ttl .. ' ' .. owner)
       end
       return 1
     end
@@ -587,7 +593,8 @@ if #KEYS == 2 and redis.pcall('GET', KEYS[2]) == ARGV[1] then
 end
 `
 
-export const release: string = `-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner
+export const release: string = `-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner; behind that of a lone one: what the names of
+-- all that belongs to its key begin with
 -- → per lease: 1 released | 0 gone | '!error'      (a lone answer is not in a list)
 
 local function letGo(key, owner)

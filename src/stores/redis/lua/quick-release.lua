@@ -1,30 +1,28 @@
 -- quick-release.lua   the usual cases of release.lua, whose signature it shares: a lone exclusive lease that nobody waits for,
--- or that goes to the one whose name was left beside it (`mark` in common.lua). Whoever waits is told when the script ends:
--- what is not done here is not waited for. So the place of whoever gets it stays in line until somebody comes the long way.
+-- or that goes to the heir who was named beforehand (`mark` in common.lua). Whoever waits is told when the script ends: what
+-- is not done here is not waited for. So the place of whoever gets it stays in line until somebody comes the long way.
 local PUBLISH = 'PUBLISH'
-if #KEYS == 2 and redis.pcall('GET', KEYS[2]) == ARGV[1] then
-  local call, try, index, plain = redis.call, redis.pcall, KEYS[1], KEYS[2]
-  local known = try('HMGET', index, '', plain .. '\0')
-  local last, heir = known[1], known[2]
-  if not heir and not known.err then
-    call('HDEL', index, plain)
-    call('DEL', plain)
-    return 1
-  end
-  local ends, ttl, how, address, owner = string.match(heir or '', '^(%d+) (%d+) ([>#])([^%z]*)%z(.*)$')
-  if ends and last then
-    local clock = call('TIME')
-    local text = clock[1] .. string.sub('00000' .. clock[2], -6)
-    -- Not to somebody dead, by a clock that went back, or when it is time to prolong the index.
-    local simple = ends > string.sub(text, 1, 13) and last < text and string.sub(last, 1, 6) == string.sub(text, 1, 6)
-    if simple and try('SET', plain, owner, 'PX', ttl).ok then
-      call('HSET', index, '', text, plain, text .. ':' .. owner, plain .. '\0', 'handed')
+if #KEYS == 2 then
+  local call, try, index, plain, mine = redis.call, redis.pcall, KEYS[1], KEYS[2], ARGV[1]
+  local known = try('MGET', plain, ARGV[2] .. 'heir', ARGV[2] .. 'note')
+  local heir = known[2]
+  if known[1] == mine and not heir and not known[3] then
+    -- More may be known of it than lies here, while a slot moves.
+    if call('HDEL', index, plain, plain .. '\0') < 2 then
+      call('DEL', plain)
+      return 1
+    end
+  elseif known[1] == mine and heir and string.sub(heir, 1, #mine + 1) == mine .. '\0' then
+    local ttl, how, address, granted, owner =
+      string.match(heir, '^(%d+) ([>#])([^%z]*)%z(%d+:(.*))$', #mine + 2)
+    if ttl and try('SET', plain, owner, 'PX', ttl).ok then
+      call('HSET', index, plain, granted, plain .. '\0', 'handed')
       -- It is handed over also if nobody can be told: whoever waits asks again.
       if how == '>' then
-        try('RPUSH', address, text .. string.format('%012d', ttl) .. owner .. '\0' .. plain)
+        try('RPUSH', address, string.sub(granted, 1, 16) .. string.format('%012d', ttl) .. owner .. '\0' .. plain)
         try('PEXPIRE', address, ttl)
       else
-        try(PUBLISH, address, 'granted ' .. text .. ' ' .. ttl .. ' ' .. owner)
+        try(PUBLISH, address, 'granted ' .. string.sub(granted, 1, 16) .. ' ' .. ttl .. ' ' .. owner)
       end
       return 1
     end

@@ -1,4 +1,5 @@
--- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner
+-- release.lua   KEYS index, then per lease: plain      ARGV per lease: owner; behind that of a lone one: what the names of
+-- all that belongs to its key begin with
 -- → per lease: 1 released | 0 gone | '!error'      (a lone answer is not in a list)
 
 local function letGo(key, owner)
