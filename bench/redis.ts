@@ -341,7 +341,7 @@ async function main(args: string[]): Promise<void> {
       console.log(`  ${name.padEnd(26)} ${us.toFixed(0).padStart(6)} µs   ${(us / bare).toFixed(2)}x`)
   }
   if (wants('handoff')) {
-    const { ours, blpop, message } = await handoff(server.url, 400)
+    const { ours, blpop, message } = await handoff(server.url, 1_000)
     console.log('\nhand-off between two processes, from letting go to having it')
     for (const [name, all] of Object.entries({
       leasehold: ours,

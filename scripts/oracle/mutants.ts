@@ -69,7 +69,8 @@ const redis: readonly Mutant[] = [
     name: 'the fence is stored with the lock',
     file: LUA,
     find: "if ttl and try('SET', plain, owner, 'PX', ttl).ok then",
-    replace: "if ttl and try('SET', plain, owner, 'PX', ttl).ok then granted = '1000000000000000:' .. owner",
+    replace:
+      "if ttl and try('SET', plain, owner, 'PX', ttl).ok then token = '1000000000000000' letter = token .. string.sub(letter, 17)",
     campaign: 'plain',
   },
   {

@@ -46,7 +46,7 @@ async function figures(p: Proving): Promise<void> {
   p.check('lost data under a held lock is noticed within 150 ms of the reconnect', worst <= 150, shown)
 
   await using server = await startRedis({ args: ['--enable-debug-command', 'yes'] })
-  const { ours, blpop } = await handoff(server.url, 400)
+  const { ours, blpop } = await handoff(server.url, 1_000)
   const [mine, bare] = [median(ours), median(blpop)]
   const ratio = `${(mine / bare).toFixed(2)}x: ${mine.toFixed(2)} against ${bare.toFixed(2)} ms`
   p.check('hand-off between two processes within 1.4x of a bare BLPOP', mine <= 1.4 * bare, ratio)

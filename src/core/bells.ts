@@ -76,7 +76,7 @@ export class Bells {
 
 export class Bell {
   readonly #timers: Timers
-  readonly #listeners = new Set<(event: StoreEvent) => void>()
+  #listeners: readonly ((event: StoreEvent) => void)[] = []
   readonly #linger: Alarm
   #watch: Watch | undefined
   #needed = 0
@@ -104,12 +104,15 @@ export class Bell {
   }
 
   add(listener: (event: StoreEvent) => void): void {
-    this.#listeners.add(listener)
+    this.#listeners = [...this.#listeners, listener]
     this.keep()
   }
 
   remove(listener: (event: StoreEvent) => void, now: number): void {
-    if (this.#listeners.delete(listener)) this.leave(now)
+    const others = this.#listeners.filter((each) => each !== listener)
+    if (others.length === this.#listeners.length) return
+    this.#listeners = others
+    this.leave(now)
   }
 
   /** For somebody who needs it to hang here without listening: the one who holds the key. */
@@ -124,8 +127,9 @@ export class Bell {
 
   ring(event: StoreEvent): void {
     if (event.type === 'freed') this.expected = false
-    // Who leaves while it rings is not called any more; who comes hears of what it did not ask about, which does no harm.
-    for (const listener of this.#listeners) listener(event)
+    // Never changed while they are called: whoever comes or goes meanwhile makes a list anew.
+    const listeners = this.#listeners
+    for (let i = 0; i < listeners.length; i++) (listeners[i] as (event: StoreEvent) => void)(event)
   }
 
   take(): void {

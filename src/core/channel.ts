@@ -42,22 +42,25 @@ class Batch<I, O> extends Call<O[]> {
   readonly #items: I[]
   readonly #traffic: Traffic
 
-  constructor(courier: Courier, questions: Questions<I, O>, parcels: readonly Parcel<I, O>[], traffic: Traffic) {
+  constructor(
+    courier: Courier,
+    questions: Questions<I, O>,
+    parcels: readonly Parcel<I, O>[],
+    { items, traffic }: { items: I[]; traffic: Traffic },
+  ) {
     super(courier, questions.inBackground === true)
     this.#questions = questions
     this.#parcels = parcels
     this.#traffic = traffic
-    this.#items = parcels.length === 1 ? [(parcels[0] as Parcel<I, O>).item] : parcels.map((parcel) => parcel.item)
+    this.#items = items
   }
 
-  send(extraMs: number): void {
-    let answers: Awaitable<O[]>
-    try {
-      answers = this.#questions.call(this.#items)
-    } catch (error) {
-      return this.settle(this.unknown(this.courier.explain(error)))
-    }
-    if (answers instanceof Promise) this.follow(answers, this.courier.store.timeoutMs + extraMs)
+  fail(error: unknown): void {
+    this.settle(this.unknown(this.courier.explain(error)))
+  }
+
+  await(answers: Awaitable<O[]>, limitMs: number): void {
+    if (answers instanceof Promise) this.follow(answers, limitMs)
     else this.settle(answers)
   }
 
@@ -123,7 +126,19 @@ export class Channel<I extends { key: string }, O> {
   }
 
   #dispatch(batch: readonly Parcel<I, O>[], extraMs = 0): void {
-    new Batch(this.#courier, this.#questions, batch, this.#traffic).send(extraMs)
+    const courier = this.#courier
+    const items = batch.length === 1 ? [(batch[0] as Parcel<I, O>).item] : batch.map((parcel) => parcel.item)
+    let answers: Awaitable<O[]> | undefined
+    let failure: unknown
+    // First they leave, then comes what is needed when they are answered.
+    try {
+      answers = this.#questions.call(items)
+    } catch (error) {
+      failure = error
+    }
+    const sent = new Batch(courier, this.#questions, batch, { items, traffic: this.#traffic })
+    if (answers) sent.await(answers, courier.store.timeoutMs + extraMs)
+    else sent.fail(failure)
   }
 
   /** Never two partitions in one call, never more than the store takes. */

@@ -27,7 +27,7 @@ interface Channel {
   readonly key: string
   readonly sharded: boolean
   readonly slot: number
-  readonly listeners: Set<(event: StoreEvent) => void>
+  listeners: readonly ((event: StoreEvent) => void)[]
   /** Somebody wants to hear everything, not only what it is handed. */
   everything: boolean
   /** What is subscribed to for it, or is being. */
@@ -94,9 +94,8 @@ export class Bells {
 
   watch(key: string, listener: (event: StoreEvent) => void, only?: 'granted'): Watch {
     const channel = this.#channel(key, this.#adapter.cluster)
-    // A function given twice listens twice.
-    const own = (event: StoreEvent): void => listener(event)
-    channel.listeners.add(own)
+    // Never changed while somebody calls them: whoever comes or goes meanwhile makes a list anew.
+    channel.listeners = [...channel.listeners, listener]
     if (!only && !channel.everything) {
       channel.everything = true
       if (channel.address !== undefined) this.#mute(channel)
@@ -104,12 +103,18 @@ export class Bells {
     clearTimeout(this.#idling)
     this.#attend(channel)
     this.#hearRevocations()
-    if (this.#unclaimed.length > 0) this.#claim(key, own)
+    if (this.#unclaimed.length > 0) this.#claim(key, listener)
+    let listening = true
     return {
       ready: channel.live || this.#settled(channel),
       live: () => channel.live && this.#channels.get(channel.key) === channel,
       close: () => {
-        if (channel.listeners.delete(own) && channel.listeners.size === 0) this.#forget(channel)
+        if (!listening) return
+        listening = false
+        // A function given twice listens twice.
+        const at = channel.listeners.indexOf(listener)
+        channel.listeners = channel.listeners.filter((_, i) => i !== at)
+        if (channel.listeners.length === 0) this.#forget(channel)
       },
     }
   }
@@ -147,7 +152,7 @@ export class Bells {
         key,
         sharded,
         slot: this.#adapter.cluster && key !== '' ? this.#names.slot(key) : 0,
-        listeners: new Set(),
+        listeners: [],
         everything: false,
         names: [],
         address: undefined,
@@ -252,7 +257,7 @@ export class Bells {
       channel.live = true
       for (const settle of channel.settle) settle(true)
       // Whatever was told while nobody heard is lost: whoever waits had better look.
-      if (channel.interrupted) for (const listener of [...channel.listeners]) listener({ type: 'freed' })
+      if (channel.interrupted) ring(channel, { type: 'freed' })
       channel.interrupted = false
     }
     const mute = (): void => {
@@ -334,7 +339,12 @@ export class Bells {
     ear?.close()
     this.#mailbox?.close()
     this.#mailbox = undefined
-    for (const channel of this.#channels.values()) if (channel.address === address) this.#mute(channel)
+    for (const channel of this.#channels.values()) {
+      if (channel.address !== address) continue
+      this.#mute(channel)
+      for (const name of channel.names) this.#byName.delete(name)
+      channel.names = []
+    }
   }
 
   #mute(channel: Channel): void {
@@ -347,21 +357,16 @@ export class Bells {
     if (name === this.#names.revocations) return this.#options.onRevoked()
     const event = eventOf(text)
     const channel = this.#byName.get(name)
-    if (event && channel) for (const listener of [...channel.listeners]) listener(event)
+    if (event && channel) ring(channel, event)
   }
 
   /** common.lua says how letters are written. Somebody waits for what passes through here: so in as few steps as can be. */
   #deliver(letter: string): void {
     const end = letter.indexOf('\0', TTL_END)
     const key = this.#names.key(letter.slice(end + 1))
-    const event: Granted = {
-      type: 'granted',
-      token: BigInt(letter.slice(0, TOKEN_END)),
-      ttlMs: Number(letter.slice(TOKEN_END, TTL_END)),
-      owner: letter.slice(TTL_END, end),
-    }
+    const event = grantOf(letter, end)
     const channel = this.#channels.get(key)
-    if (channel) for (const listener of channel.listeners) listener(event)
+    if (channel) ring(channel, event)
     else {
       this.#unclaimed.push({ key, event })
       if (this.#unclaimed.length > MOST_UNCLAIMED) this.#unclaimed.shift()
@@ -378,11 +383,25 @@ export class Bells {
   }
 }
 
-/** `granted <token> <ttlMs> <owner>`, `revoked <owner>`, `changed` */
+function ring({ listeners }: Channel, event: StoreEvent): void {
+  for (let i = 0; i < listeners.length; i++) (listeners[i] as (event: StoreEvent) => void)(event)
+}
+
+/** What a letter says, the name of the key from `end` on excepted. */
+function grantOf(letter: string, end: number): Granted {
+  return {
+    type: 'granted',
+    token: BigInt(letter.slice(0, TOKEN_END)),
+    ttlMs: Number(letter.slice(TOKEN_END, TTL_END)),
+    owner: letter.slice(TTL_END, end),
+  }
+}
+
+/** `granted <letter>`, `revoked <owner>`, `changed` */
 function eventOf(text: string): StoreEvent | undefined {
-  const grant = /^granted (\d+) (\d+) ([^]*)$/.exec(text)
-  if (grant) {
-    return { type: 'granted', token: BigInt(grant[1] as string), ttlMs: Number(grant[2]), owner: grant[3] as string }
+  if (text.startsWith('granted ')) {
+    const letter = text.slice('granted '.length)
+    return grantOf(letter, letter.indexOf('\0', TTL_END))
   }
   if (text === 'changed') return { type: 'changed' }
   return text.startsWith('revoked ') ? { type: 'revoked', owner: text.slice('revoked '.length) } : undefined

@@ -142,7 +142,8 @@ local function together()
   if possible then return askAll(1) end
   for i = 1, #KEYS - 1 do
     local key = open(KEYS[i + 1])
-    mark(key)
+    -- Those who came earlier may have been let in.
+    if call('EXISTS', key.line) == 1 then mark(key) end
     answers[i] = refuse(key, claimOf(i), standing(key))
   end
 end

@@ -7,8 +7,8 @@
 -- Of each key, all in one slot, none without an expiry:
 --   plain        string   the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
 --   …:note       string   token:flags:value of an exclusive lease that is announced or has a value
---   …:heir       string   there while somebody waits: holder\0ttlMs address\0token:owner, to whom the lease of that holder
---                         goes next, and with which token; or that it takes the long way to tell
+--   …:heir       string   there while somebody waits: holder\0ttlMs address\0letter, to whom the lease of that holder goes
+--                         next, and with which token; or that it takes the long way to tell
 --   …:shares     hash     =owner → weight:capacity:token:flags:value of each who shares; total; marker = content of plain
 --   …:ends       zset     who shares, by the time at which their lease ends
 --   …:line       zset     who waits, by arrival
@@ -17,7 +17,7 @@
 --   …:bell       channel  what happens to the key
 --   …:bell:ear   channel  what concerns only who waits behind that ear: no other process wakes up for it
 -- Of each process that takes mail:
---   mail:ear     list     what it was handed: token (16 digits) ttlMs (12 digits) owner \0 plain
+--   mail:ear     list     letters: token (16 digits) ttlMs (12 digits) owner \0 plain, of what it was handed
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
 local PUBLISH = 'PUBLISH'
@@ -65,10 +65,16 @@ local function addressOf(key, ear)
   return '#' .. key.bell .. ':' .. ear
 end
 
+-- What they are told.
+local function letterOf(key, owner, token, ttl)
+  return string.sub('000000000000000' .. token, -16) .. string.format('%012d', ttl) .. owner .. '\0' .. key.plain
+end
+
 local function tellGrant(key, claim, token, ttl)
   local how, address = string.match(addressOf(key, claim.ear), '^(.)(.*)$')
-  if how == '#' then return call(PUBLISH, address, 'granted ' .. token .. ' ' .. ttl .. ' ' .. claim.owner) end
-  call('RPUSH', address, token .. string.format('%012d', ttl) .. claim.owner .. '\0' .. key.plain)
+  local letter = letterOf(key, claim.owner, token, ttl)
+  if how == '#' then return call(PUBLISH, address, 'granted ' .. letter) end
+  call('RPUSH', address, letter)
   call('PEXPIRE', address, ttl)
 end
 
@@ -259,8 +265,9 @@ local function mark(key)
   local ttl, place, ear = string.match(call('HGET', key.places, first), '^2147483647:2147483647:(%d+):(%d+):(%w+)::$')
   local heir = 'more'
   if ttl and holder and not odd and not noted then
-    local granted = mint(tonumber(ttl)) .. ':' .. first
-    heir = holder .. '\0' .. whole(math.min(ttl, place)) .. ' ' .. addressOf(key, ear) .. '\0' .. granted
+    local given = whole(math.min(ttl, place))
+    local letter = letterOf(key, first, mint(tonumber(ttl)), given)
+    heir = holder .. '\0' .. given .. ' ' .. addressOf(key, ear) .. '\0' .. letter
   end
   call('SET', key.heir, heir, 'PX', whole(math.max(call('ZSCORE', key.till, first) - now, 1)))
 end

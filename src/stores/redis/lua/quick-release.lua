@@ -13,16 +13,16 @@ if #KEYS == 2 then
       return 1
     end
   elseif known[1] == mine and heir and string.sub(heir, 1, #mine + 1) == mine .. '\0' then
-    local ttl, how, address, granted, owner =
-      string.match(heir, '^(%d+) ([>#])([^%z]*)%z(%d+:(.*))$', #mine + 2)
+    local ttl, how, address, letter = string.match(heir, '^(%d+) ([>#])([^%z]*)%z(.*)$', #mine + 2)
+    local token, owner = string.sub(letter or '', 1, 16), string.sub(letter or '', 29, -#plain - 2)
     if ttl and try('SET', plain, owner, 'PX', ttl).ok then
-      call('HSET', index, plain, granted, plain .. '\0', 'handed')
+      call('HSET', index, plain, token .. ':' .. owner, plain .. '\0', 'handed')
       -- It is handed over also if nobody can be told: whoever waits asks again.
       if how == '>' then
-        try('RPUSH', address, string.sub(granted, 1, 16) .. string.format('%012d', ttl) .. owner .. '\0' .. plain)
+        try('RPUSH', address, letter)
         try('PEXPIRE', address, ttl)
       else
-        try(PUBLISH, address, 'granted ' .. string.sub(granted, 1, 16) .. ' ' .. ttl .. ' ' .. owner)
+        try(PUBLISH, address, 'granted ' .. letter)
       end
       return 1
     end
