@@ -1,5 +1,5 @@
 import { expect, test, vi } from 'vitest'
-import { createLocks, type Locks, memory } from '../../src/index.js'
+import { createLocks, type Lock, type Locks, memory } from '../../src/index.js'
 import { faulty, type FaultyStore } from '../../src/testing/index.js'
 
 const distant = (): FaultyStore => faulty(memory(), [{ effect: 'delay-reply', ms: 1 }])
@@ -54,6 +54,24 @@ test('a question does not overtake the release before it', async () => {
     await next?.release()
   }
   await locks.close()
+})
+
+test('a lock that changed hands is renewed if it is kept, and not if it is given back at once', async () => {
+  const store = distant()
+  const locks = [createLocks(store), createLocks(store)] as const
+  const handOver = async (): Promise<Lock> => {
+    const held = await locks[0].acquire('a')
+    const next = locks[1].acquire('a')
+    await vi.waitFor(async () => expect(await locks[0].waiters('a')).toHaveLength(1))
+    await held.release()
+    return next
+  }
+  await (await handOver()).release()
+  expect(sizes(store, 'renew')).toEqual([])
+  const kept = await handOver()
+  await vi.waitFor(() => expect(sizes(store, 'renew')).toEqual([1]))
+  expect(kept.remainingMs, 'all that was asked for').toBeGreaterThan(20_000)
+  await Promise.all(locks.map((each) => each.close({ grace: 0 })))
 })
 
 test('whoever waited goes on before its lock is renewed', async () => {

@@ -6,6 +6,7 @@
  */
 import type { StoreEvent, Watch } from '../../store.js'
 import type { Adapter, Ear } from '../../clients/redis/adapter.js'
+import { Unclaimed, endOfOwner, eventOf, grantOf } from './letters.js'
 import { Mailbox } from './mailbox.js'
 import type { Names } from './names.js'
 
@@ -15,11 +16,6 @@ const IDLE_MS = 10_000
 const AUDIT_MS = 1_000
 /** After a break the first try comes soon, since most are short. */
 const FIRST_RETRY_MS = 50
-/** In a letter. */
-const TOKEN_END = 16
-const TTL_END = TOKEN_END + 12
-/** Letters that nobody waits for are kept: they may have overtaken the answer that makes somebody wait. */
-const MOST_UNCLAIMED = 100
 
 /** What is told of one key, or all keys, and everybody who listens to that. */
 interface Channel {
@@ -51,8 +47,6 @@ export interface BellsOptions {
   knock: (mailbox: string) => Promise<unknown>
 }
 
-type Granted = Extract<StoreEvent, { type: 'granted' }>
-
 export class Bells {
   readonly #adapter: Adapter
   readonly #names: Names
@@ -61,7 +55,7 @@ export class Bells {
   readonly #byName = new Map<string, Channel>()
   readonly #ears = new Map<string, Ear>()
   readonly #always: boolean
-  readonly #unclaimed: { key: string; event: Granted }[] = []
+  readonly #unclaimed = new Unclaimed()
   /** Of the ear, where there is only one. */
   #mailbox: Mailbox | undefined
   #mailboxes = 0
@@ -103,7 +97,7 @@ export class Bells {
     clearTimeout(this.#idling)
     this.#attend(channel)
     this.#hearRevocations()
-    if (this.#unclaimed.length > 0) this.#claim(key, listener)
+    this.#unclaimed.claim(key, listener)
     let listening = true
     return {
       ready: channel.live || this.#settled(channel),
@@ -360,49 +354,16 @@ export class Bells {
     if (event && channel) ring(channel, event)
   }
 
-  /** common.lua says how letters are written. Somebody waits for what passes through here: so in as few steps as can be. */
   #deliver(letter: string): void {
-    const end = letter.indexOf('\0', TTL_END)
+    const end = endOfOwner(letter)
     const key = this.#names.key(letter.slice(end + 1))
     const event = grantOf(letter, end)
     const channel = this.#channels.get(key)
     if (channel) ring(channel, event)
-    else {
-      this.#unclaimed.push({ key, event })
-      if (this.#unclaimed.length > MOST_UNCLAIMED) this.#unclaimed.shift()
-    }
-  }
-
-  #claim(key: string, listener: (event: StoreEvent) => void): void {
-    for (let i = this.#unclaimed.length - 1; i >= 0; i--) {
-      const letter = this.#unclaimed[i]
-      if (letter?.key !== key) continue
-      this.#unclaimed.splice(i, 1)
-      queueMicrotask(() => listener(letter.event))
-    }
+    else this.#unclaimed.keep(key, event)
   }
 }
 
 function ring({ listeners }: Channel, event: StoreEvent): void {
   for (let i = 0; i < listeners.length; i++) (listeners[i] as (event: StoreEvent) => void)(event)
-}
-
-/** What a letter says, the name of the key from `end` on excepted. */
-function grantOf(letter: string, end: number): Granted {
-  return {
-    type: 'granted',
-    token: BigInt(letter.slice(0, TOKEN_END)),
-    ttlMs: Number(letter.slice(TOKEN_END, TTL_END)),
-    owner: letter.slice(TTL_END, end),
-  }
-}
-
-/** `granted <letter>`, `revoked <owner>`, `changed` */
-function eventOf(text: string): StoreEvent | undefined {
-  if (text.startsWith('granted ')) {
-    const letter = text.slice('granted '.length)
-    return grantOf(letter, letter.indexOf('\0', TTL_END))
-  }
-  if (text === 'changed') return { type: 'changed' }
-  return text.startsWith('revoked ') ? { type: 'revoked', owner: text.slice('revoked '.length) } : undefined
 }

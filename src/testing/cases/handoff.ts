@@ -198,4 +198,50 @@ const several: Case[] = [
   },
 ]
 
-export const handoffCases: Case[] = needing(['line', 'watch', 'handoff', 'owners'], [...single, ...several])
+const looked: Case[] = [
+  {
+    name: 'whoever was handed a lease stands in line no longer',
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      const held = await granted(a, t.claim(key))
+      const [first, second] = [t.claim(key, { placeMs: t.longMs }), t.claim(key, { placeMs: t.longMs })]
+      const ear = await t.ear(b, key)
+      await refused(b, first)
+      await refused(c, second)
+      await letGo(a, held)
+      await ear.event({ type: 'granted', owner: first.owner })
+      const seen = await c.inspect?.(key)
+      assert.deepEqual(
+        [seen?.holders.map(({ owner }) => owner), seen?.waiters.map(({ owner }) => owner)],
+        [[first.owner], [second.owner]],
+      )
+    },
+  },
+  {
+    name: 'whoever was handed a lease and is cut off is not handed it again',
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      const held = await granted(a, t.claim(key))
+      const [first, second] = [t.claim(key, { placeMs: t.longMs }), t.claim(key, { placeMs: t.longMs })]
+      const [ear, next] = [await t.ear(b, key), await t.ear(c, key)]
+      await refused(b, first)
+      await refused(c, second)
+      await letGo(a, held)
+      const told = await ear.event({ type: 'granted', owner: first.owner })
+      assert.deepEqual(
+        (await a.revoke?.(key))?.map(({ owner }) => owner),
+        [first.owner],
+      )
+      const after = await next.event({ type: 'granted', owner: second.owner })
+      assert.ok(after.token > told.token, `token ${after.token} came after ${told.token}`)
+      assert.equal(await renew(b, first, t.longMs), 'gone')
+    },
+  },
+]
+
+export const handoffCases: Case[] = [
+  ...needing(['line', 'watch', 'handoff', 'owners'], [...single, ...several]),
+  ...needing(['line', 'watch', 'handoff', 'owners', 'inspect', 'revoke'], looked),
+]

@@ -119,6 +119,112 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
   })
 })
 
+/** How often the server was asked this since the last time. */
+async function received(command: string): Promise<number> {
+  const stats = String(await server.command('INFO', 'commandstats'))
+  await server.command('CONFIG', 'RESETSTAT')
+  return Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0)
+}
+
+/** Two names that are held, and somebody who waits for one of them already. */
+async function waitingAlready(store: Store): Promise<{ asks: () => Promise<[ms: number, asked: number]> }> {
+  const holder = createLocks(on(ioredis[6](server.url)))
+  const other = createLocks(store)
+  cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
+  const [first, second] = [await holder.acquire('first'), await holder.acquire('second')]
+  const waiting = other.acquire('first')
+  await expect.poll(async () => (await holder.waiters('first')).length).toBe(1)
+  await first.release()
+  await waiting
+  return {
+    asks: async () => {
+      await received('evalsha')
+      const next = other.acquire('second')
+      await expect.poll(async () => (await holder.waiters('second')).length).toBe(1)
+      // Besides the looks of the line above.
+      const looks = await received('evalsha')
+      const letGoAt = performance.now()
+      await second.release()
+      await next
+      return [performance.now() - letGoAt, looks]
+    },
+  }
+}
+
+describe.each([
+  ['ioredis 6', async () => ioredis[6](server.url)],
+  ['node-redis', async () => nodeRedis(server.url)],
+] as const)('by mail, %s', (_name, connect) => {
+  test('whoever waits for one name more subscribes to nothing, and waits for a letter', async () => {
+    const already = await waitingAlready(on(await connect()))
+    await received('subscribe')
+    const [ms] = await already.asks()
+    expect(await received('subscribe')).toBe(0)
+    expect(ms, 'it was told').toBeLessThan(900)
+    const blocked = String(await server.command('CLIENT', 'LIST')).match(/ flags=\w*b\w* /g)
+    expect(blocked, 'one connection waits').toHaveLength(1)
+  })
+
+  test('what is observed is heard while the connection waits for letters', async () => {
+    const store = on(await connect())
+    await waitingAlready(store)
+    const heard: StoreEvent[] = []
+    expect(await store.watch?.('election:a', (event) => heard.push(event)).ready).toBe(true)
+    await store.acquire([claim('election:a', { announce: true })])
+    await expect.poll(() => heard).toEqual([{ type: 'changed' }])
+    const watched = store.watch?.('lock:a', () => {}, 'granted')
+    expect(watched?.ready, 'letters still come').toBe(true)
+  })
+
+  test('letters that nobody fetches any more end by themselves', async () => {
+    const store = on(await connect())
+    expect(await store.watch?.('lock:a', () => {}).ready).toBe(true)
+    const held = claim('lock:a')
+    const holder = on(ioredis[6](server.url))
+    await holder.acquire([held])
+    await store.acquire([claim('lock:a', { placeMs: 1_000 })])
+    await store.close()
+    await expect.poll(connections, { interval: 5 }).toBe(2)
+    await holder.release([held])
+    const boxes = (await server.command('KEYS', 'leasehold:mail:*')) as string[]
+    expect(boxes).toHaveLength(1)
+    await expect.poll(() => server.command('KEYS', 'leasehold:mail:*'), { timeout: 5_000 }).toEqual([])
+  })
+
+  test('a client that went to another database is told by channels', async () => {
+    const connection = await connect()
+    const { client } = connection as unknown as { client: { select(db: number): Promise<unknown> } }
+    await client.select(5)
+    const elsewhere = ioredis[6](`${server.url}/5`)
+    const [store, holder] = [on(connection, { timeout: 300 }), on(elsewhere)]
+    const heard: StoreEvent[] = []
+    const watch = store.watch?.('lock:a', (event) => heard.push(event))
+    await expect.poll(() => watch?.live(), { timeout: 5_000 }).toBe(true)
+    const [held, waiting] = [claim('lock:a'), claim('lock:a', { placeMs: 10_000 })]
+    await holder.acquire([held])
+    await store.acquire([waiting])
+    await holder.release([held])
+    await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner })
+  })
+
+  test('a user who may not wait at lists is told by channels', async () => {
+    await server.command('ACL', 'SETUSER', 'plain', 'on', '>pw', '~*', '&*', '+@all', '-blmpop')
+    cleanups.push(() => server.command('ACL', 'DELUSER', 'plain'))
+    const url = server.url.replace('redis://', 'redis://plain:pw@')
+    const store = on(_name === 'node-redis' ? await nodeRedis(url) : ioredis[6](url))
+    const holder = createLocks(on(ioredis[6](server.url)))
+    const other = createLocks(store)
+    cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
+    const lock = await holder.acquire('a')
+    const next = other.acquire('a')
+    await expect.poll(() => server.command('PUBSUB', 'CHANNELS', 'leasehold:{lock:a}:bell:*')).toHaveLength(1)
+    const letGoAt = performance.now()
+    await lock.release()
+    await next
+    expect(performance.now() - letGoAt, 'it was told').toBeLessThan(900)
+  })
+})
+
 test('a forced release tells the holder at once while it listens, and with alwaysListen in any case', async () => {
   const holder = createLocks(on(ioredis[6](server.url), { alwaysListen: true }))
   const other = createLocks(on(ioredis[6](server.url)))
