@@ -68,9 +68,8 @@ const redis: readonly Mutant[] = [
     store: 'redis',
     name: 'the fence is stored with the lock',
     file: LUA,
-    find: "if ttl and try('SET', plain, owner, 'PX', ttl).ok then",
-    replace:
-      "if ttl and try('SET', plain, owner, 'PX', ttl).ok then token = '1000000000000000' letter = token .. string.sub(letter, 17)",
+    find: 'if token < least then token = least end',
+    replace: "token = '1000000000000000'",
     campaign: 'plain',
   },
   {

@@ -10,7 +10,7 @@ import { Events } from './events.js'
 import { Identity } from './identity.js'
 import { type Given, Lease, driftOf } from './lease.js'
 import { Line } from './line.js'
-import { Lock } from './lock.js'
+import { Lock, leaseOf } from './lock.js'
 import { PLACE_MS } from './patience.js'
 import { Timers } from './timers.js'
 import { Waiter } from './waiter.js'
@@ -127,12 +127,17 @@ export class Engine {
   }
 
   /** A grant becomes a lock. */
-  hold(ask: Ask, grant: Given, sentAt: number, since: number): Lock {
-    const lease = new Lease(this, ask, grant, sentAt)
-    const lock = new Lock(lease)
+  hold(ask: Ask, grant: Given, sentAt: number, since: number, lock: Lock = this.blank(ask)): Lock {
+    const lease = leaseOf(lock)
+    lease.begin(grant, sentAt)
     if (this.events.has('acquired'))
       this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: this.world.now() - since }))
     return lock
+  }
+
+  /** What a grant will make a lock of. */
+  blank(ask: Ask): Lock {
+    return new Lock(new Lease(this, ask))
   }
 
   /** Whether a grant came too late to be of any use. */

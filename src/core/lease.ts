@@ -31,13 +31,13 @@ export type Given = Grant & { provisional?: boolean }
 export class Lease extends Timed {
   readonly engine: Engine
   readonly ask: Ask
-  readonly owner: string
-  readonly token: bigint
+  owner = ''
+  token = 0n
   /** By the local clock. */
-  readonly acquiredAt: number
+  acquiredAt = 0
   ttlMs: number
   /** From here on it is not trusted, whatever the store may say later. No I/O can move it but a renewal that worked. */
-  deadline: number
+  deadline: number = Number.NEGATIVE_INFINITY
   loss: LockLostError | undefined = undefined
   released = false
   autoRenew: boolean
@@ -54,18 +54,25 @@ export class Lease extends Timed {
   /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to take back. */
   #kept = false
 
-  constructor(engine: Engine, ask: Ask, grant: Given, sentAt: number) {
+  /** Nothing is held yet: `begin` says since when. Whoever waits has it made meanwhile. */
+  constructor(engine: Engine, ask: Ask) {
     super()
     this.engine = engine
     this.ask = ask
-    this.owner = grant.owner
-    this.token = grant.token
     this.ttlMs = ask.ttlMs
     this.autoRenew = ask.autoRenew
+  }
+
+  begin(grant: Given, sentAt: number): void {
+    this.owner = grant.owner
+    this.token = grant.token
     this.acquiredAt = sentAt
     const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
-    this.deadline = ask.maxHoldMs === undefined ? until : Math.min(until, sentAt + ask.maxHoldMs)
+    this.deadline = Math.min(until, this.holdUntil)
     this.#wantsMore = grant.provisional === true
+    // No timer is set yet where somebody has just been handed it: first, whoever waited goes on.
+    if (this.#wantsMore) this.engine.beats.park(this)
+    else this.#schedule(sentAt)
     if (grant.lost) this.#hangOn(grant.lost)
   }
 
@@ -104,12 +111,9 @@ export class Lease extends Timed {
     if (!this.released && !this.loss && this.engine.world.now(true) >= this.deadline) this.#runOut()
   }
 
-  /** Begin to look after it. The face is held until the first beat, so that a forgotten lock is noticed at the second. */
-  start(face: Lock): void {
+  /** The face is held until the first beat, so that a forgotten lock is noticed at the second. */
+  show(face: Lock): void {
     this.#face = face
-    // No timer is set yet where somebody has just been handed it: first, whoever waited goes on.
-    if (this.#wantsMore) this.engine.beats.park(this)
-    else this.#schedule(this.acquiredAt)
   }
 
   /** It was given for a short time only: ask for the rest, unless it is given back before. */

@@ -22,7 +22,7 @@ export class Lock {
   /** @internal */
   constructor(lease: Lease) {
     this.#lease = lease
-    lease.start(this)
+    lease.show(this)
   }
 
   /** As it was asked for, without the namespace. */

@@ -50,6 +50,8 @@ export class Waiter extends Timed {
   #mayHold = false
   #inFlight = false
   #refusal: Refusal | undefined
+  /** Made while we wait: what is not done when we are told is not waited for. */
+  #blank: Lock | undefined
   #refusals = 0
   #failure: LeaseholdError | undefined
   #failures = 0
@@ -265,6 +267,7 @@ export class Waiter extends Timed {
     else {
       this.#refusal = answer
       this.#refusals++
+      this.#blank ??= this.#engine.blank(this.ask)
       this.#failure = undefined
       this.#failures = 0
       this.#contactAt = sentAt
@@ -296,7 +299,7 @@ export class Waiter extends Timed {
     this.#done = true
     const { owner, token, ttlMs } = event
     const grant = { granted: true as const, owner, token, ttlMs, provisional: true }
-    const lock = this.#engine.hold(this.ask, grant, this.#contactAt, this.#since)
+    const lock = this.#engine.hold(this.ask, grant, this.#contactAt, this.#since, this.#blank)
     this.#resolve(lock)
     // Whoever waited for it goes first, up to where it waits for something else.
     void SETTLED.then(() =>

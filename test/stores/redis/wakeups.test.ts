@@ -225,6 +225,41 @@ describe.each([
   })
 })
 
+describe('the token of a hand-over', () => {
+  const INDEX = 'leasehold:held:lock'
+  const tokenOf = async (key: string): Promise<bigint> =>
+    BigInt(String(await server.command('HGET', INDEX, key)).split(':')[0] ?? '')
+
+  /** One has just been handed what another let go of. */
+  async function handedOver(): Promise<{ store: Store; heir: Claim; letGoAt: bigint }> {
+    const store = on(ioredis[6](server.url))
+    const [held, heir] = [claim('lock:a'), claim('lock:a', { placeMs: 10_000 })]
+    await store.acquire([held])
+    await store.acquire([heir])
+    const [seconds, micros] = (await server.command('TIME')) as [string, string]
+    await store.release([held])
+    expect(await server.command('GET', 'lock:a')).toBe(heir.owner)
+    return { store, heir, letGoAt: BigInt(seconds) * 1_000_000n + BigInt(micros) }
+  }
+
+  test('is by the clock of that moment: what was written down before may come from before a failover', async () => {
+    const { letGoAt } = await handedOver()
+    expect(await tokenOf('lock:a')).toBeGreaterThanOrEqual(letGoAt)
+  })
+
+  test.each(['released', 'expired'])('is remembered when it has %s, also by a clock that goes back', async (how) => {
+    const { store, heir } = await handedOver()
+    // As if it had been handed over while the clock was ahead.
+    const ahead = (await tokenOf('lock:a')) + 3_600_000_000n
+    await server.command('HSET', INDEX, 'lock:a', `${ahead}:${heir.owner}`)
+    if (how === 'released') expect(await store.release([heir])).toEqual([{ outcome: 'released' }])
+    else await server.command('DEL', 'lock:a')
+    const [next] = await store.acquire([claim('lock:a')])
+    expect(next).toMatchObject({ granted: true })
+    expect(next?.granted === true && next.token > ahead).toBe(true)
+  })
+})
+
 test('a forced release tells the holder at once while it listens, and with alwaysListen in any case', async () => {
   const holder = createLocks(on(ioredis[6](server.url), { alwaysListen: true }))
   const other = createLocks(on(ioredis[6](server.url)))

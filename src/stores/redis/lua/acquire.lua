@@ -116,6 +116,7 @@ local function sweep()
     for _, field in ipairs(call('HRANDFIELD', index, 8)) do
       local plain = string.match(field, '^[^%z]+')
       local key = plain and keyOf(plain)
+      if key then settle(key) end
       -- That there is a line is not forgotten while the lock is held: its places may be on their way, with a slot that moves.
       local known = plain == field and { plain } or key and { plain, key.line, key.note }
       local alive = not plain or call('EXISTS', unpack(known)) > 0

@@ -7,8 +7,8 @@
 -- Of each key, all in one slot, none without an expiry:
 --   plain        string   the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
 --   …:note       string   token:flags:value of an exclusive lease that is announced or has a value
---   …:heir       string   there while somebody waits: holder\0ttlMs address\0letter, to whom the lease of that holder goes
---                         next, and with which token; or that it takes the long way to tell
+--   …:heir       string   there while somebody waits: holder\0ttlMs address\0token\0letter, to whom the lease of that holder
+--                         goes next, with this token at least; or that it takes the long way to tell
 --   …:shares     hash     =owner → weight:capacity:token:flags:value of each who shares; total; marker = content of plain
 --   …:ends       zset     who shares, by the time at which their lease ends
 --   …:line       zset     who waits, by arrival
@@ -65,14 +65,18 @@ local function addressOf(key, ear)
   return '#' .. key.bell .. ':' .. ear
 end
 
--- What they are told.
-local function letterOf(key, owner, token, ttl)
-  return string.sub('000000000000000' .. token, -16) .. string.format('%012d', ttl) .. owner .. '\0' .. key.plain
+-- What they are told, behind the token in sixteen digits.
+local function letterOf(key, owner, ttl)
+  return string.format('%012d', ttl) .. owner .. '\0' .. key.plain
+end
+
+local function digits(token)
+  return string.sub('000000000000000' .. token, -16)
 end
 
 local function tellGrant(key, claim, token, ttl)
   local how, address = string.match(addressOf(key, claim.ear), '^(.)(.*)$')
-  local letter = letterOf(key, claim.owner, token, ttl)
+  local letter = digits(token) .. letterOf(key, claim.owner, ttl)
   if how == '#' then return call(PUBLISH, address, 'granted ' .. letter) end
   call('RPUSH', address, letter)
   call('PEXPIRE', address, ttl)
@@ -251,8 +255,8 @@ local function serve(key, before)
 end
 
 -- Leaves beside the key what whoever comes next has to know of its line and note: nothing, if there is neither; to whom it
--- goes next, if that one wants it alone and has no further wishes (quick-release.lua); else, to take the long way. The heir
--- gets its token here and now: larger than that of who holds it, and of no use to anybody if it does not come to that.
+-- goes next, if that one wants it alone and has no further wishes (quick-release.lua); else, to take the long way. A token is
+-- put aside for the heir, larger than that of who holds it: the least it gets, if the clock goes back until then.
 local function mark(key)
   local first, noted = call('ZRANGE', key.line, 0, 0)[1], call('EXISTS', key.note) == 1
   if not first then
@@ -266,18 +270,27 @@ local function mark(key)
   local heir = 'more'
   if ttl and holder and not odd and not noted then
     local given = whole(math.min(ttl, place))
-    local letter = letterOf(key, first, mint(tonumber(ttl)), given)
-    heir = holder .. '\0' .. given .. ' ' .. addressOf(key, ear) .. '\0' .. letter
+    local least = digits(mint(tonumber(ttl)))
+    heir = table.concat({ holder, given .. ' ' .. addressOf(key, ear), least, letterOf(key, first, given) }, '\0')
   end
   call('SET', key.heir, heir, 'PX', whole(math.max(call('ZSCORE', key.till, first) - now, 1)))
+end
+
+-- Who was handed it by quick-release.lua, nobody having come the long way since; and sees to it that its token is remembered.
+local function settle(key)
+  local known = call('HMGET', index, '', key.plain, key.more)
+  if known[3] ~= 'handed' then return nil end
+  local token, owner = string.match(known[2] or '', '^(%d+):(.*)$')
+  if token and tonumber(token) > (tonumber(known[1]) or 0) then call('HSET', index, '', token) end
+  return owner or ''
 end
 
 -- The names of a key, its line in order: who was handed it by quick-release.lua does not wait any more.
 local function open(plain)
   local key = keyOf(plain)
-  local known = call('HMGET', index, key.more, plain)
-  if known[1] == 'handed' then
-    leave(key, string.match(known[2] or '', '^%d+:(.*)$') or '')
+  local owner = settle(key)
+  if owner then
+    leave(key, owner)
     mark(key)
   end
   return key
