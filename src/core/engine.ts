@@ -123,7 +123,8 @@ export class Engine {
 
   /** Those in this process who wait, in no particular order between names. */
   *waiting(): Generator<Waiter> {
-    for (const line of this.#lines.values()) yield* line
+    // Whoever was just handed what it waited for may not have left the line yet.
+    for (const line of this.#lines.values()) for (const waiter of line) if (!waiter.settled) yield waiter
   }
 
   /** A grant becomes a lock. */
@@ -163,6 +164,7 @@ export class Engine {
     const answered = new Promise<boolean>((resolve) => {
       this.courier.giveBack(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
     })
+    lease.givenBack = answered
     lease.settle()
     if (lease.loss) return NO
     lease.end()

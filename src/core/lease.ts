@@ -40,6 +40,8 @@ export class Lease extends Timed {
   deadline: number = Number.NEGATIVE_INFINITY
   loss: LockLostError | undefined = undefined
   released = false
+  /** Settles when the store has answered that we let go of it. */
+  givenBack: Promise<boolean> | undefined = undefined
   autoRenew: boolean
   /** Strong until the first beat, weak from then on: most locks are gone by then and never pay for it. */
   #face: Lock | WeakRef<Lock> | undefined = undefined

@@ -84,6 +84,11 @@ export class Waiter extends Timed {
     if (ask.signal) this.#stopListening = onAbort(ask.signal, () => this.fail(ask.signal?.reason))
   }
 
+  /** It waits no longer. */
+  get settled(): boolean {
+    return this.#done
+  }
+
   get waitedMs(): number {
     return this.#engine.world.now() - this.#since
   }
@@ -339,6 +344,12 @@ export class Waiter extends Timed {
     })
   }
 
+  /** Whoever let go of it meanwhile is answered first: overtaken by this, it would be told that it had lost it. */
+  async #cleanUp(owner: string): Promise<void> {
+    if (this.#blank) await leaseOf(this.#blank).givenBack
+    await this.#engine.cleanUp.letGo({ key: this.ask.key, owner })
+  }
+
   #settle(): void {
     this.#done = true
     this.#engine.waits.clear(this)
@@ -356,7 +367,7 @@ export class Waiter extends Timed {
     const owner = answer.granted === true ? answer.owner : this.owner
     const nothing = answer.granted === false && !this.#engine.store.features.line
     const ours = nothing || this.#engine.holds(this.ask.key, owner)
-    const cleaning = ours ? undefined : this.#engine.cleanUp.letGo({ key: this.ask.key, owner })
+    const cleaning = ours ? undefined : this.#engine.cleanUp.lookAfter(this.#cleanUp(owner))
     this.#cleanedUp?.(cleaning)
   }
 }
