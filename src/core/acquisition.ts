@@ -164,12 +164,21 @@ export class Acquisition extends Timed {
       // Only the first request decides about the order; the queue entry keeps it from then on.
       this.#ordered = false
       const isWanted = (): boolean => !this.settled
-      ordered.send(this.#claim, isWanted, (answer, sent) => this.#answered(answer, sent, wasArmed))
+      ordered.send(this.#claim, isWanted, (answer, sent) => {
+        if (answer) this.#answered(answer, sent, wasArmed)
+        else this.#neverSent()
+      })
     } else if (store.immediate || store.blocks) {
       const answer = courier.acquire(this.#claim)
       if (isThenable(answer)) void answer.then((settled) => this.#answered(settled, sentAt, wasArmed))
       else this.#answered(answer, sentAt, wasArmed)
     } else courier.ask(this.#claim, (answer) => this.#answered(answer, sentAt, wasArmed))
+  }
+
+  /** It was given up before its request left. */
+  #neverSent(): void {
+    this.#inFlight = false
+    this.#cleanedUp?.(undefined)
   }
 
   #answered(answer: Answer, sentAt: number, wasArmed: boolean): void {
