@@ -1,5 +1,8 @@
+import type { LockFacts } from '../../src/core/events.js'
 import type { Locks } from '../../src/locks.js'
-import type { Belief, Judge, Wait } from './judge.js'
+import type { DistributedLock } from '../../src/primitives/distributed-lock.js'
+import type { Store } from '../../src/store.js'
+import { type Belief, type Judge, keyOf, type Wait } from './judge.js'
 import type { Connection } from './network.js'
 import type { SimProcess } from './process.js'
 import type { Shape } from './shape.js'
@@ -26,6 +29,16 @@ export interface Told {
   at: number
 }
 
+/** A lease as the events tell of it. */
+export interface ToldLease {
+  name: string
+  token: bigint
+  /** By the clock of the process. */
+  deadline: number
+  ended: boolean
+  claimed: boolean
+}
+
 /** How late a wait may end when nothing went wrong: timers, and the microtasks of an answer. */
 const PROMPT_MS = 5
 /** The core gives a request that is kept open this long to be answered once it was told to end. */
@@ -41,6 +54,10 @@ export class Actor {
   readonly weather: Weather
   readonly connection: Connection | undefined
   readonly label: string
+  readonly store: Store
+  distributed: DistributedLock | undefined
+  /** Of the `DistributedLock`, by name. */
+  readonly beliefs: Map<string, { deadline: number; releasedAt: number | undefined; belief: Belief }> = new Map()
   readonly told: Told[] = []
   /** How often a caller was told that it stayed busy, by kind and name. */
   readonly timeouts: Map<string, number> = new Map()
@@ -50,13 +67,13 @@ export class Actor {
   closing = false
   /** When `releaseAll`, `close` or `forceRelease` was called by anybody: locks may be taken away from then on. */
   takenAt: number[] = []
-  pending = 0
+  readonly #leases = new Map<string, ToldLease>()
 
   constructor(
     parts: { sim: Simulation; judge: Judge; shape: Shape; weather: Weather },
     process: SimProcess,
     locks: Locks,
-    connection: Connection | undefined,
+    connection: { connection: Connection | undefined; store: Store },
     label: string,
   ) {
     this.sim = parts.sim
@@ -65,17 +82,37 @@ export class Actor {
     this.weather = parts.weather
     this.process = process
     this.locks = locks
-    this.connection = connection
+    this.connection = connection.connection
+    this.store = connection.store
     this.label = label
     for (const event of ['acquired', 'released', 'lost', 'timeout', 'renewed'] as const) {
-      locks.on(event, (facts) => this.#hear(event, facts as { holder?: string; name: string; kind: string }))
+      locks.on(event, (facts) => this.#hear(event, facts as Partial<LockFacts> & { name: string; kind: string }))
     }
   }
 
-  #hear(event: string, { holder, name, kind }: { holder?: string; name: string; kind: string }): void {
+  #hear(event: string, facts: Partial<LockFacts> & { name: string; kind: string }): void {
+    const { holder, name, kind, expiresAt, fencingToken = 0n } = facts
+    if (holder !== undefined && kind === 'lock') {
+      const lease = this.#leases.get(holder)
+      const ended = event === 'released' || event === 'lost'
+      const left = this.sim.probe(() => (expiresAt?.getTime() ?? 0) - this.process.world.date())
+      const deadline = this.process.clockAt(this.process.local) + left
+      if (lease) Object.assign(lease, { deadline, ended })
+      else this.#leases.set(holder, { name, token: fencingToken, deadline, ended, claimed: false })
+    }
     if (event === 'renewed') return
     this.note(`event ${event} ${kind} ${name} ${holder ?? ''}`)
     this.told.push({ event, holder, name, kind, at: this.process.local })
+  }
+
+  /** The oldest lease of this name that is held and that nobody has claimed yet. */
+  claimLease(name: string): ToldLease | undefined {
+    for (const lease of this.#leases.values()) {
+      if (lease.name !== name || lease.claimed || lease.ended) continue
+      lease.claimed = true
+      return lease
+    }
+    return undefined
   }
 
   note(text: string): void {
@@ -127,7 +164,7 @@ export class Actor {
       const from = wait.asked - 1
       const busy =
         this.shape.inProcess ||
-        this.judge.wasRefused(process, wait.key, from - 10_000, process.local) ||
+        this.judge.wasRefused(process, keyOf(wait.key), from - 10_000, process.local) ||
         this.judge.wasHeldBy(process, wait.key, from)
       if (!busy) this.judge.accuse('outage told as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {

@@ -1,6 +1,7 @@
 import type { Answer, Claim } from '../../src/store.js'
 import type { Actor } from './actor.js'
 import type { SimProcess } from './process.js'
+import { Allowances, Results, TickBook } from './records.js'
 import type { Witness } from './server.js'
 import type { Simulation } from './simulation.js'
 
@@ -33,7 +34,8 @@ export interface Belief {
   key: string
   weight: number
   capacity: number
-  token: bigint
+  /** Unknown to users of `DistributedLock`. */
+  token: bigint | undefined
   asked: number
   start: number
   /** Whether the process would say so if it looked now. */
@@ -51,6 +53,9 @@ export class Judge implements Witness {
   readonly violations: Violation[] = []
   readonly waits: Wait[] = []
   readonly actors: Actor[] = []
+  readonly results: Results = new Results((rule, text) => this.accuse(rule, text))
+  readonly ticks: TickBook = new TickBook((rule, text) => this.accuse(rule, text))
+  readonly allowances: Allowances = new Allowances((rule, text) => this.accuse(rule, text))
   readonly decidedAt: Map<bigint, number> = new Map()
   readonly #sim: Simulation
   readonly #active = new Map<string, Belief[]>()
@@ -77,12 +82,11 @@ export class Judge implements Witness {
 
   decided(claim: Claim, answer: Answer, process: SimProcess): void {
     if (answer.granted === true) {
-      if (!this.decidedAt.has(answer.token)) this.decidedAt.set(answer.token, this.#sim.now)
+      if (!this.decidedAt.has(answer.token)) this.decidedAt.set(answer.token, this.#moment)
       this.#tokens.set(claim.owner, answer.token)
     } else if (answer.granted === false) {
       this.refusals++
-      // Slots of a semaphore count as the semaphore.
-      const id = `${process.label} ${claim.key.replace(/#\d+$/, '')}`
+      const id = `${process.label} ${keyOf(claim.key)}`
       const times = this.#refusals.get(id)
       if (times) times.push(this.#sim.now)
       else this.#refusals.set(id, [this.#sim.now])
@@ -90,7 +94,7 @@ export class Judge implements Witness {
   }
 
   pushedGrant(_key: string, owner: string, token: bigint): void {
-    this.decidedAt.set(token, this.#sim.now)
+    this.decidedAt.set(token, this.#moment)
     this.#tokens.set(owner, token)
   }
 
@@ -126,7 +130,7 @@ export class Judge implements Witness {
     const { process, key, asked } = wait
     wait.settled ??= process.local
     this.grants++
-    const revoked = this.#revokedTokens.has(facts.token)
+    const revoked = facts.token !== undefined && this.#revokedTokens.has(facts.token)
     const belief: Belief = { process, key, asked, start: process.local, over: false, revoked, ...facts }
     this.#sim.trace && this.#sim.note(process, `HOLDS ${key} (${facts.what}), token …${String(facts.token).slice(-8)}`)
     let active = this.#active.get(key)
@@ -147,7 +151,7 @@ export class Judge implements Witness {
   /** A write to a resource that knows the newest token it has seen. Called by those who have just seen that they hold the lock. */
   writes(belief: Belief): void {
     const newest = this.#written.get(belief.key)
-    if (belief.revoked || belief.weight !== belief.capacity) return
+    if (belief.revoked || belief.weight !== belief.capacity || belief.token === undefined) return
     if (newest !== undefined && belief.token < newest) {
       const facts = `${belief.process.label} writes with ${belief.token}, after ${newest}`
       this.accuse('fence', `${belief.key}: ${facts}`)
@@ -168,6 +172,11 @@ export class Judge implements Witness {
   /** Anybody of this process holds or held it between these moments. */
   wasHeldBy(process: SimProcess, key: string, from: number): boolean {
     return (this.#history.get(key) ?? []).some((each) => each.process === process && (!each.over || each.start >= from))
+  }
+
+  /** Now, for the one whose code runs. */
+  get #moment(): number {
+    return this.#sim.current?.local ?? this.#sim.now
   }
 
   /** After each event that a process has seen. */
@@ -199,12 +208,13 @@ export class Judge implements Witness {
   #compareTokens(belief: Belief): void {
     let history = this.#history.get(belief.key)
     if (!history) this.#history.set(belief.key, (history = []))
+    if (belief.token === undefined) return
     const exclusive = belief.weight === belief.capacity
     for (const earlier of history) {
       const was = earlier.weight === earlier.capacity
       if (!was && !exclusive) continue
       const known = earlier.start < belief.asked || (earlier.over && !earlier.revoked && !belief.revoked)
-      if (known && earlier.token >= belief.token) {
+      if (known && earlier.token !== undefined && earlier.token >= belief.token) {
         this.accuse(
           'token order',
           `${belief.key}: ${belief.token} after ${earlier.token} (${earlier.what}, ${belief.what})`,
@@ -213,4 +223,9 @@ export class Judge implements Witness {
     }
     history.push(belief)
   }
+}
+
+/** Slots of a semaphore count as the semaphore, and run-once has an old and a new word. */
+export function keyOf(key: string): string {
+  return key.replace(/#\d+$/, '').replace(/^run-once:/, 'once:')
 }

@@ -26,6 +26,7 @@ export class SimProcess {
   libraryTimers = 0
   /** How much time it has lost by freezing or without its processor. */
   pausedMs = 0
+  readonly #pauses: { at: number; ms: number }[] = []
   /** When anything happened to this process that may excuse a late or failed operation, in true time. */
   readonly disturbances: number[] = []
 
@@ -76,6 +77,16 @@ export class SimProcess {
   /** A timer of the code under the library: its user sleeps. */
   sleep(ms: number): Promise<void> {
     return new Promise((resolve) => this.#timer(ms, resolve))
+  }
+
+  /** The longest time without its processor since then. */
+  longestPause(since: number): number {
+    return Math.max(0, ...this.#pauses.filter(({ at }) => at >= since).map(({ ms }) => ms))
+  }
+
+  #paused(ms: number): void {
+    this.pausedMs += ms
+    this.#pauses.push({ at: this.local, ms })
   }
 
   /** Whatever it does is over. Messages that it has sent still arrive. */
@@ -131,7 +142,7 @@ export class SimProcess {
     if (strike?.kind === 'freeze') {
       const ms = strike.random.spread(...this.#weather.freezeMs)
       this.#busyUntil = this.local + ms
-      this.pausedMs += ms
+      this.#paused(ms)
       this.disturbances.push(this.local, this.#busyUntil)
       sim.note(this, `freezes for ${ms.toFixed(1)} ms [${strike.id}]`)
     } else if (strike?.kind === 'wall') {
@@ -149,7 +160,7 @@ export class SimProcess {
       const ms = strike.random.spread(...this.#weather.jumpMs)
       this.disturbances.push(this.local, this.local + ms)
       this.local += ms
-      this.pausedMs += ms
+      this.#paused(ms)
       sim.note(this, `loses its processor for ${ms.toFixed(1)} ms while reading the clock [${strike.id}]`)
     }
     return this.clockAt(this.local)

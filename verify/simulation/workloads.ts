@@ -50,8 +50,23 @@ function lockOperation(random: Random, setting: Setting, more: object): Operatio
   })
 }
 
-function many(random: Random, make: () => Operation): Operation[] {
-  return Array.from({ length: 4 + random.below(16) }, make)
+/** Some of them come in bursts: several in one turn of one process, with the same patience. */
+function many(random: Random, make: () => Operation, least = 4, most = 20): Operation[] {
+  const operations: Operation[] = []
+  const bursts = random.chance(0.5) ? 0.4 : 0
+  const count = least + random.below(most - least)
+  for (let i = 0; i < count; i++) {
+    const made = make()
+    const before = operations.at(-1)
+    if (before && random.chance(bursts)) {
+      made.actor = before.actor
+      made.at = before.at
+      if (before['wait'] !== Number.POSITIVE_INFINITY && made['wait'] !== undefined)
+        made['wait'] = before['wait'] ?? made['wait']
+    }
+    operations.push(made)
+  }
+  return operations
 }
 
 /** Now and then somebody closes, crashes, or takes everything away. */
@@ -121,6 +136,174 @@ export const WORKLOADS: readonly Workload[] = [
           : some({ id, actor, at, type: 'group', name, names, style, ttl, hold, wait, abortAfter })
       }),
       ...chaos(random, setting),
+    ],
+  },
+  {
+    name: 'run-once',
+    fits: anywhere,
+    operations: (random, setting) => {
+      const make = (): Operation =>
+        some({
+          id: 0,
+          actor: random.below(setting.actors),
+          at: Math.round(random.next() ** 2 * setting.lastsMs * 0.8),
+          type: 'runOnce',
+          name: random.pick(['a', 'a', 'b']),
+          ttl: random.pick(TTLS),
+          wait: random.pick([0, 200, 3_000, 10_000]),
+          hold: Math.round(random.pick([0, 1, 30, 300, 1_000]) * random.between(0.5, 1)),
+          fails: random.chance(0.1) ? true : undefined,
+          abortAfter: random.chance(0.1) ? Math.round(random.spread(1, setting.lastsMs)) : undefined,
+        })
+      const operations = [...many(random, make), ...chaos(random, setting)]
+      // Somebody who comes when all is over finds the record.
+      for (const name of ['a', 'b']) {
+        const late = {
+          ...make(),
+          name,
+          actor: random.below(setting.actors),
+          at: setting.lastsMs + 500,
+          wait: 10_000,
+          fails: undefined,
+          abortAfter: undefined,
+        }
+        operations.push(some(late))
+      }
+      return operations
+    },
+  },
+  {
+    name: 'election',
+    fits: anywhere,
+    operations: (random, setting) => {
+      const candidates = Array.from(
+        { length: setting.actors },
+        (_, actor): Operation =>
+          some({
+            id: 0,
+            actor,
+            at: Math.round(random.next() ** 3 * setting.lastsMs),
+            type: 'election',
+            name: 'a',
+            ttl: random.pick(TTLS.slice(1)),
+            hold: Math.round(random.spread(20, 4_000)),
+            lasts: Math.round(random.spread(100, setting.lastsMs)),
+            resigns: random.chance(0.3) ? true : undefined,
+          }),
+      )
+      const observers = Array.from(
+        { length: random.below(2) },
+        (): Operation => ({
+          id: 0,
+          actor: random.below(setting.actors),
+          at: Math.round(random.next() * setting.lastsMs * 0.5),
+          type: 'observe',
+          name: 'a',
+          lasts: Math.round(random.spread(200, setting.lastsMs)),
+        }),
+      )
+      return [...candidates, ...observers, ...chaos(random, setting, 'a', 'election')]
+    },
+  },
+  {
+    name: 'schedule',
+    fits: anywhere,
+    lastsMs: 6_000,
+    operations: (random, setting) => {
+      const cron = random.pick(['* * * * * *', '*/2 * * * * *'])
+      const options = some({
+        overlap: random.pick([undefined, 'wait']),
+        missed: random.pick([undefined, undefined, 'once']),
+      })
+      const hold = random.pick([0, 50, 700])
+      const instances = Array.from(
+        { length: setting.actors },
+        (_, actor): Operation => ({
+          id: 0,
+          actor,
+          at: Math.round(random.next() ** 2 * 2_000),
+          type: 'schedule',
+          name: 'job',
+          cron,
+          ttl: random.pick([400, 1_500, 5_000]),
+          hold,
+          lasts: 6_000 + 9_000 + random.below(500),
+          options,
+        }),
+      )
+      const some_ = chaos(random, setting, 'job', 'schedule').filter(({ type }) => type === 'crash')
+      return [...instances, ...some_]
+    },
+  },
+  {
+    name: 'limiter',
+    fits: anywhere,
+    operations: (random, setting) => {
+      const limit = random.pick([1, 5, 20])
+      const rule = { limit, per: random.pick([200, 1_000]), burst: random.pick([limit, limit, limit * 2]) }
+      return many(
+        random,
+        () => ({
+          id: 0,
+          actor: random.below(setting.actors),
+          at: Math.round(random.next() ** 2 * setting.lastsMs * 0.8),
+          type: 'limiter',
+          name: 'api',
+          key: random.pick(['u', 'u', 'v']),
+          cost: random.pick([1, 1, 1, Math.min(2, rule.burst)]),
+          rule,
+          waits: random.chance(0.4),
+          abortAfter: Math.round(random.spread(50, setting.lastsMs * 2)),
+        }),
+        8,
+        30,
+      )
+    },
+  },
+  {
+    name: 'web-locks',
+    fits: (shape) => shape.queue,
+    operations: (random, setting) => [
+      ...many(random, () => {
+        const kind = random.pick(['plain', 'plain', 'plain', 'steal', 'ifAvailable'])
+        return some({
+          id: 0,
+          actor: random.below(setting.actors),
+          at: Math.round(random.next() ** 2 * setting.lastsMs * 0.8),
+          type: 'request',
+          name: random.pick(['a', 'a', 'a', 'b']),
+          mode: kind !== 'steal' && random.chance(0.4) ? 'shared' : undefined,
+          steal: kind === 'steal' && !setting.calm ? true : undefined,
+          ifAvailable: kind === 'ifAvailable' ? true : undefined,
+          hold: Math.round(random.pick([0, 1, 30, 300]) * random.between(0.5, 1)),
+          abortAfter:
+            kind === 'plain' && random.chance(0.15) ? Math.round(random.spread(1, setting.lastsMs)) : undefined,
+        })
+      }),
+      ...chaos(random, setting),
+    ],
+  },
+  {
+    name: 'distributed-lock',
+    fits: anywhere,
+    operations: (random, setting) => [
+      ...many(random, () => {
+        const ttl = random.pick(TTLS)
+        return some({
+          id: 0,
+          actor: random.below(setting.actors),
+          at: Math.round(random.next() ** 2 * setting.lastsMs * 0.8),
+          type: 'distributed',
+          name: random.pick(['a', 'a', 'b']),
+          style: random.pick(['acquire', 'with']),
+          ttl,
+          wait: random.pick([0, 200, 1_000, 3_000]),
+          hold: Math.round(random.pick([0, 1, 30, 300]) * random.between(0.5, 1)),
+          keeps: random.chance(0.2) ? true : undefined,
+          extend: random.chance(0.2) ? random.pick(TTLS) : undefined,
+        })
+      }),
+      ...many(random, () => lockOperation(random, setting, {}), 0, 4),
     ],
   },
 ]
