@@ -168,6 +168,8 @@ export class Engine {
     this.revocations.begin()
     lease.begin(grant, sentAt, now, since)
     if (this.revocations.wasRevoked(grant.owner)) lease.lose('revoked')
+    // Holders in this instance know at once, whatever wake-ups the store has.
+    if (ask.steal) for (const each of [...this.#leases.values()]) if (each.isOlderThan(lease)) each.lose('revoked')
     if (this.events.has('acquired'))
       this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: lease.waitedMs }))
     return lock

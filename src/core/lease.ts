@@ -99,6 +99,11 @@ export class Lease extends Timed {
     return !this.released && this.loss === undefined
   }
 
+  /** A steal of the same key took this one away. */
+  isOlderThan(steal: Lease): boolean {
+    return this.ask.key === steal.ask.key && this.token < steal.token
+  }
+
   /** A record of ours is or may be in the store under this lease: no clean-up may touch it. */
   get staysInStore(): boolean {
     return this.#kept

@@ -13,11 +13,11 @@ export class LocalStore {
   constructor(process: SimProcess, witness: Witness) {
     const real = memory({ world: process.world })
     this.real = real
+    real.watchRevoked?.(({ key, owner }) => witness.revoked(key, owner))
     const listenTo = (key: string): void => {
       if (this.keys.has(key)) return
       this.keys.add(key)
       real.watch?.(key, (event) => {
-        if (event.type === 'revoked') witness.revoked(key, event.owner)
         if (event.type === 'granted') witness.pushedGrant(key, event.owner, event.token)
       })
     }

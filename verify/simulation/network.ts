@@ -1,7 +1,7 @@
-import type { Answer, Claim, Store, StoreEvent, Watch } from '../../src/store.js'
+import type { Answer, Claim, Lease, Store, StoreEvent, Watch } from '../../src/store.js'
 import type { SimProcess } from './process.js'
 import { type Faults, mix, Random } from './random.js'
-import { copy, type Server, type Subscriber } from './server.js'
+import { copy, REVOCATIONS, type Server, type Subscriber } from './server.js'
 import type { Shape } from './shape.js'
 import type { Simulation } from './simulation.js'
 import type { Outage, Weather } from './weather.js'
@@ -84,7 +84,6 @@ export class Connection {
       features,
       timeoutMs: shape.timeoutMs,
       maxBatch: shape.maxBatch,
-      watchesHeld: shape.watchesHeld && shape.watches,
       blocks: shape.blocks,
       onDoubt: this.#onDoubt,
       onPossibleLoss: this.#onDoubt,
@@ -96,6 +95,10 @@ export class Connection {
     if (shape.watches) {
       store['watch'] = (key: string, listener: (event: StoreEvent) => void, only?: 'granted') =>
         this.#watch(key, listener, only === 'granted')
+      if (shape.watchesHeld) {
+        store['watchRevoked'] = (listener: (lease: Lease) => void) =>
+          this.#watch(REVOCATIONS, (event) => listener(event as unknown as Lease), false)
+      }
       if (shape.allGrants) store['hearsGrants'] = store['receivesAllGrants'] = () => this.#live
     }
     return store as unknown as Store

@@ -26,6 +26,9 @@ interface OpenRequest {
   reply: (answer: Answer) => void
 }
 
+/** What `watchRevoked` subscribes to: no key of a lock has this name. */
+export const REVOCATIONS = '(revocations)'
+
 /** An open request keeps its queue entry for a little longer than it is open, so that its end is decided here. */
 const OPEN_MARGIN_MS = 1_000
 
@@ -52,13 +55,17 @@ export class Server {
     const world: World = {
       now,
       date: now,
-      after: () => {
-        throw new Error('a store sets no timers')
-      },
+      // What has expired is dropped when somebody asks for it; the sweep in between changes nothing that can be seen.
+      after: () => () => {},
       random: () => 0.5,
       bytes: () => new Uint8Array(16),
     }
     this.store = memory({ world })
+    this.store.watchRevoked?.(({ key, owner, token }) => {
+      witness.revoked(key, owner)
+      const told = { type: 'revoked', key, owner, token } as unknown as StoreEvent
+      for (const subscriber of this.subscribers) if (subscriber.key === REVOCATIONS) subscriber.push(told)
+    })
   }
 
   /** One call, answered at once. What the contract adds to claims, leases and answers passes through. */
@@ -150,7 +157,6 @@ export class Server {
   }
 
   #hear(key: string, event: StoreEvent): void {
-    if (event.type === 'revoked') this.#witness.revoked(key, event.owner)
     if (event.type === 'granted') {
       this.#witness.pushedGrant(key, event.owner, event.token)
       const request = this.#open.get(event.owner)
