@@ -350,7 +350,9 @@ export class Acquisition extends Timed {
     const { store, events } = this.#engine
     const { waitedMs } = this
     if (this.#inFlight && store.blocks && !this.#calledBack) return this.#callBack()
-    const refusal = this.#refusal ?? this.#queue.latestRefusal
+    // One that never asked waited behind others of this process: if these keep a request open, the key is busy.
+    const isBehind = this.#state === 'queued' && store.blocks
+    const refusal = this.#refusal ?? this.#queue.latestRefusal ?? (isBehind ? { granted: false as const } : undefined)
     if (this.#failure || !refusal) {
       const failure = this.#failure ?? this.#engine.courier.silence(waitedMs)
       const message = `"${name}" could not be acquired: ${failure.message}`

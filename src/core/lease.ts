@@ -205,6 +205,13 @@ export class Lease extends Timed {
     this.#schedule(this.engine.world.now())
   }
 
+  /** From now on it ends when its time has passed. */
+  stopRenewing(): void {
+    if (!this.autoRenew || !this.isHere) return
+    this.autoRenew = false
+    if (!this.#renewing) this.#schedule(this.engine.world.now())
+  }
+
   /**
    * Leaves it in the store, with this value, for `ttlMs` from now on, and looks after it no longer. Only the store can
    * tell whether it was still ours: an answer that comes after the local deadline counts, since others may have read

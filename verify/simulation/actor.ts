@@ -165,13 +165,16 @@ export class Actor {
       const busy =
         this.shape.inProcess ||
         this.judge.wasRefused(process, keyOf(wait.key), from - 10_000, process.local) ||
-        this.judge.wasHeldBy(process, wait.key, from)
+        this.judge.wasHeldBy(process, wait.key, from) ||
+        // It was kept open until the wait was over: nobody can tell whether it was granted before that or because of it.
+        this.shape.blocks
       if (!busy) this.judge.accuse('outage told as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {
       const quickest = this.weather.latency[1] * 4 + 1
       const reasonable = wait.waitMs === 0 || wait.waitMs > quickest
-      if (reasonable && this.undisturbed(wait.asked)) {
-        const text = (error as Error).message
+      const text = (error as Error).message
+      // A store whose answer takes longer than the lease lasts is of no use, busy or not.
+      if (reasonable && this.undisturbed(wait.asked) && !text.includes('longer to answer than the ttl')) {
         this.judge.accuse(
           'busy told as outage',
           `${this.label} ${wait.key} after ${Math.round(process.local - wait.asked)} ms: ${text}`,

@@ -55,7 +55,8 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
       wait.settled = process.local
       return
     }
-    actor.refused(wait, error, { abortedAt: aborting?.abortedAt() })
+    // It is sent after what this instance requested before has been answered, so it may wait for two calls.
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 2 })
   }
 }
 
@@ -80,8 +81,12 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   shorten(actor, op.name, op.ttl)
   try {
     if (op.style === 'with') {
-      await locks.withLock(op.name, () => actor.sleep(op.hold), options)
-      const pause = process.longestPause(started)
+      let pause = 0
+      const work = async (): Promise<void> => {
+        await actor.sleep(op.hold)
+        pause = process.longestPause(started)
+      }
+      await locks.withLock(op.name, work, options)
       // Nothing could renew it meanwhile, and nobody could see that the time had not passed.
       if (pause > 2 * op.ttl + op.hold && pause > 2 * (op.extend ?? 0)) {
         judge.accuse(
