@@ -153,7 +153,8 @@ export class Lease extends Timed {
   confirmSoon(): void {
     if (!this.#wantsMore || this.#renewing || this.released || this.loss) return
     const { beats, world } = this.engine
-    beats.set(this, Math.min(world.now() + CONFIRM_MS, this.deadline), CONFIRM_MS)
+    const now = world.now()
+    beats.set(this, now + Math.min(CONFIRM_MS, Math.max(this.deadline - now, 0) / 4), CONFIRM_MS)
   }
 
   override due(now: number): void {

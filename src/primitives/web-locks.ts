@@ -184,10 +184,15 @@ export class WebLocks {
       result = await running
       // While closing, a loss has no signal left to tell it.
       refuseLoss()
+    } catch (error) {
+      // Lost or stolen, it is told at once; otherwise the name is free again when the request is over.
+      const releasing = lock.release()
+      if (!lease.loss && !lease.takenBack) await releasing
+      throw error
     } finally {
       stopListening?.()
-      await lock.release()
     }
+    await lock.release()
     // Where a theft is noticed late, letting go may be what tells of it.
     refuseLoss()
     return result

@@ -148,7 +148,9 @@ export class Actor {
   /** Nothing went wrong for this process lately that could explain a late or failed answer. */
   undisturbed(from: number): boolean {
     const since = from - this.shape.timeoutMs - this.weather.slowMs[1]
-    return !this.process.disturbances.some((at) => at >= since && at <= this.process.local)
+    const { local, disturbances } = this.process
+    if (this.weather.outages.some((outage) => outage.from <= local && since <= outage.to)) return false
+    return !disturbances.some((at) => at >= since && at <= local)
   }
 
   /** A wait has ended without a grant: in time, and for the right reason. */

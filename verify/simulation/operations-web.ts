@@ -77,14 +77,14 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   actor.distributed ??= new DistributedLock(store)
   const locks = actor.distributed
   const options = { timeoutSeconds: op.ttl / 1_000, blocking: op.wait > 0, blockingTimeoutSeconds: op.wait / 1_000 }
-  const started = process.local
   shorten(actor, op.name, op.ttl)
   try {
     if (op.style === 'with') {
       let pause = 0
       const work = async (): Promise<void> => {
+        const began = process.local
         await actor.sleep(op.hold)
-        pause = process.longestPause(started)
+        pause = process.longestPause(began)
       }
       await locks.withLock(op.name, work, options)
       // Nothing could renew it meanwhile, and nobody could see that the time had not passed.
@@ -140,7 +140,9 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
 /** From the moment of asking, a shorter time counts. */
 function shorten(actor: Actor, name: string, ttlMs: number): void {
   const before = actor.beliefs.get(name)
-  if (before) before.deadline = Math.min(before.deadline, actor.process.clockAt(actor.process.local) + ttlMs)
+  // As much earlier as the holder stops trusting it.
+  const until = actor.process.clockAt(actor.process.local) + ttlMs * 0.99 - 2
+  if (before) before.deadline = Math.min(before.deadline, until)
 }
 
 function disbelieve(actor: Actor, name: string): void {
