@@ -77,7 +77,9 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   actor.distributed ??= new DistributedLock(store)
   const locks = actor.distributed
   const options = { timeoutSeconds: op.ttl / 1_000, blocking: op.wait > 0, blockingTimeoutSeconds: op.wait / 1_000 }
-  shorten(actor, op.name, op.ttl)
+  // Acquiring again never shortens, so an earlier call may have made it last longer.
+  const longest = Math.max(actor.longestTtl.get(op.name) ?? 0, op.ttl, op.extend ?? 0)
+  actor.longestTtl.set(op.name, longest)
   try {
     if (op.style === 'with') {
       let pause = 0
@@ -88,7 +90,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
       }
       await locks.withLock(op.name, work, options)
       // Nothing could renew it meanwhile, and nobody could see that the time had not passed.
-      if (pause > 2 * op.ttl + op.hold && pause > 2 * (op.extend ?? 0)) {
+      if (pause > 2 * Math.max(longest, op.extend ?? 0) + op.hold) {
         judge.accuse(
           'resolved without lock',
           `${actor.label} DistributedLock.withLock, after a pause of ${Math.round(pause)} ms`,
