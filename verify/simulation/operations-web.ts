@@ -55,8 +55,8 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
       wait.settled = process.local
       return
     }
-    // It is sent after what this instance requested before has been answered, so it may wait for two calls.
-    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 2 })
+    // It is sent after what this instance requested before has been answered, so it may wait for several calls.
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 4 })
   }
 }
 
@@ -84,7 +84,8 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
     if (op.style === 'with') {
       let pause = 0
       const work = async (): Promise<void> => {
-        const began = process.local
+        // Not the pause that has just ended.
+        const began = process.local + 0.001
         await actor.sleep(op.hold)
         pause = process.longestPause(began)
       }
