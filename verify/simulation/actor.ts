@@ -56,6 +56,7 @@ export class Actor {
   readonly label: string
   readonly store: Store
   distributed: DistributedLock | undefined
+  readonly longestTtl: Map<string, number> = new Map()
   /** Of the `DistributedLock`, by name. */
   readonly beliefs: Map<string, { deadline: number; releasedAt: number | undefined; belief: Belief }> = new Map()
   readonly told: Told[] = []
@@ -141,14 +142,14 @@ export class Actor {
     }
   }
 
-  asks(key: string, name: string, waitMs: number, exclusive: boolean): Wait {
-    return this.judge.asks(this.process, key, name, waitMs, exclusive)
+  asks(key: string, name: string, waitMs: number, how: { exclusive: boolean; ttlMs?: number; inTurn?: boolean }): Wait {
+    return this.judge.asks(this, key, name, waitMs, how)
   }
 
   /** Nothing went wrong for this process lately that could explain a late or failed answer. */
   undisturbed(from: number): boolean {
-    const since = from - this.shape.timeoutMs - this.weather.slowMs[1]
-    return !this.process.disturbances.some((at) => at >= since && at <= this.process.local)
+    const since = from - this.shape.timeoutMs
+    return !this.process.disturbances.some((each) => each.to >= since && each.from <= this.process.local)
   }
 
   /** A wait has ended without a grant: in time, and for the right reason. */
@@ -169,7 +170,7 @@ export class Actor {
       if (!busy) this.judge.accuse('outage told as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {
       const quickest = this.weather.latency[1] * 4 + 1
-      const reasonable = wait.waitMs === 0 || wait.waitMs > quickest
+      const reasonable = (wait.waitMs === 0 || wait.waitMs > quickest) && wait.ttlMs > quickest * 1.1
       if (reasonable && this.undisturbed(wait.asked)) {
         const text = (error as Error).message
         this.judge.accuse(

@@ -122,7 +122,7 @@ export class Connection {
     ])
     const fate = strike?.kind
     const slow = strike ? strike.random.spread(...w.slowMs) : 0
-    if (strike) process.disturbances.push(process.local, process.local + slow)
+    if (strike) process.disturbances.push({ from: process.local, to: process.local + slow })
     sim.trace &&
       sim.note(process, `→ ${call} ${describe(sent)}${strike ? ` [${strike.id} ${Math.round(slow)} ms]` : ''}`)
     return new Promise((resolve, reject) => {
@@ -255,7 +255,7 @@ export class Connection {
     ])
     const text = sim.trace ? `push ${describe(event)}` : ''
     sim.trace && sim.note(undefined, `${text} to ${process.label}${strike ? ` [${strike.id}]` : ''}`)
-    if (strike) process.disturbances.push(sim.now)
+    if (strike) process.disturbances.push({ from: sim.now, to: sim.now + w.slowMs[1] })
     if (strike?.kind === 'lose') return
     const delay = strike ? strike.random.spread(...w.slowMs) : 0
     const arrive = (at: number): void =>
@@ -271,7 +271,7 @@ export class Connection {
   /** Nothing is pushed during an outage. Afterwards the store subscribes anew and says that leases may be lost. */
   #suffer({ from, to, restart }: Outage): void {
     const sim = this.#sim
-    this.process.disturbances.push(from, to)
+    this.process.disturbances.push({ from, to })
     this.#live = false
     sim.note(undefined, `is out for ${Math.round(to - from)} ms`)
     sim.plan(to, () => {

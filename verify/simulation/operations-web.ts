@@ -20,7 +20,10 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
   for (const option of ['mode', 'steal', 'ifAvailable'] as const)
     if (op[option] !== undefined) options[option] = op[option]
   if (aborting) options['signal'] = aborting.signal
-  const wait = actor.asks(`lock:${op.name}`, op.name, alone ? 0 : Number.POSITIVE_INFINITY, !shared)
+  const wait = actor.asks(`lock:${op.name}`, op.name, alone ? 0 : Number.POSITIVE_INFINITY, {
+    exclusive: !shared,
+    inTurn: true,
+  })
   if (op.steal) for (const each of judge.actors) each.takenAt.push(process.local)
   let belief: Belief | undefined
   let stolen = false
@@ -76,14 +79,19 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   actor.distributed ??= new DistributedLock(store)
   const locks = actor.distributed
   const options = { timeoutSeconds: op.ttl / 1_000, blocking: op.wait > 0, blockingTimeoutSeconds: op.wait / 1_000 }
-  const started = process.local
   shorten(actor, op.name, op.ttl)
+  actor.longestTtl.set(op.name, Math.max(actor.longestTtl.get(op.name) ?? 0, op.ttl, op.extend ?? 0))
   try {
     if (op.style === 'with') {
-      await locks.withLock(op.name, () => actor.sleep(op.hold), options)
-      const pause = process.longestPause(started)
+      let pause = 0
+      const run = async (): Promise<void> => {
+        const begun = process.local
+        await actor.sleep(op.hold)
+        pause = process.longestPause(begun)
+      }
+      await locks.withLock(op.name, run, options)
       // Nothing could renew it meanwhile, and nobody could see that the time had not passed.
-      if (pause > 2 * op.ttl + op.hold && pause > 2 * (op.extend ?? 0)) {
+      if (pause > (actor.longestTtl.get(op.name) as number) * 1.01 + 1) {
         judge.accuse(
           'resolved without lock',
           `${actor.label} DistributedLock.withLock, after a pause of ${Math.round(pause)} ms`,
@@ -91,7 +99,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
       }
       return
     }
-    const wait = actor.asks(`lock:${op.name}`, op.name, op.wait, true)
+    const wait = actor.asks(`lock:${op.name}`, op.name, op.wait, { exclusive: true, ttlMs: op.ttl })
     const { acquired, lock } = await locks.acquire(op.name, options)
     wait.settled = process.local
     if (!acquired || !lock) return
@@ -111,7 +119,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   }
 }
 
-/** One belief per instance and name, until the latest time that it was told. */
+/** One belief per instance and name, until the time that it was told last. */
 function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: Date): void {
   const { process, judge } = actor
   const deadline = process.clockAt(process.local) + expiresAt.getTime() - actor.sim.probe(() => process.world.date())
@@ -119,7 +127,7 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
   // Another operation of this instance released it in this very moment.
   if (before?.releasedAt === process.local) return
   if (before && !before.belief.over) {
-    before.deadline = Math.max(before.deadline, deadline)
+    before.deadline = deadline
     return
   }
   const now = { deadline, releasedAt: undefined } as {

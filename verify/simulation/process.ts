@@ -28,7 +28,7 @@ export class SimProcess {
   pausedMs = 0
   readonly #pauses: { at: number; ms: number }[] = []
   /** When anything happened to this process that may excuse a late or failed operation, in true time. */
-  readonly disturbances: number[] = []
+  readonly disturbances: { from: number; to: number }[] = []
 
   readonly #sim: Simulation
   readonly #rate: number
@@ -143,7 +143,7 @@ export class SimProcess {
       const ms = strike.random.spread(...this.#weather.freezeMs)
       this.#busyUntil = this.local + ms
       this.#paused(ms)
-      this.disturbances.push(this.local, this.#busyUntil)
+      this.disturbances.push({ from: this.local, to: this.#busyUntil })
       sim.note(this, `freezes for ${ms.toFixed(1)} ms [${strike.id}]`)
     } else if (strike?.kind === 'wall') {
       this.#wallOffset = strike.random.between(-3_600_000, 3_600_000)
@@ -158,7 +158,7 @@ export class SimProcess {
     const strike = this.#weather.jump > 0 ? this.#clockFaults.draw([['jump', this.#weather.jump]]) : undefined
     if (strike) {
       const ms = strike.random.spread(...this.#weather.jumpMs)
-      this.disturbances.push(this.local, this.local + ms)
+      this.disturbances.push({ from: this.local, to: this.local + ms })
       this.local += ms
       this.#paused(ms)
       sim.note(this, `loses its processor for ${ms.toFixed(1)} ms while reading the clock [${strike.id}]`)
