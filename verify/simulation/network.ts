@@ -125,6 +125,11 @@ export class Connection {
     if (strike) process.disturbances.push({ from: process.local, to: process.local + slow })
     sim.trace &&
       sim.note(process, `→ ${call} ${describe(sent)}${strike ? ` [${strike.id} ${Math.round(slow)} ms]` : ''}`)
+    if (this.#shape.atOnce && process.local <= sim.now && !strike && !this.#outage()) {
+      const answer = this.#server.handle(process, method, sent)
+      sim.trace && sim.note(process, `← ${call}: ${describe(answer)}`)
+      return Promise.resolve(answer)
+    }
     return new Promise((resolve, reject) => {
       const fail = (at: number): void =>
         this.#receive(at, () => {
@@ -162,8 +167,8 @@ export class Connection {
     reply(this.#server.handle(this.process, method, args))
   }
 
-  #receive(at: number, run: () => void): void {
-    this.process.deliver(at, 'message', run)
+  #receive(at: number, run: () => void, kind: 'answer' | 'push' = 'answer'): void {
+    this.process.deliver(at, kind, run)
   }
 
   #latency(): number {
@@ -259,10 +264,14 @@ export class Connection {
     if (strike?.kind === 'lose') return
     const delay = strike ? strike.random.spread(...w.slowMs) : 0
     const arrive = (at: number): void =>
-      this.#receive(at, () => {
-        sim.trace && sim.note(process, `⇠ ${text}`)
-        hear()
-      })
+      this.#receive(
+        at,
+        () => {
+          sim.trace && sim.note(process, `⇠ ${text}`)
+          hear()
+        },
+        'push',
+      )
     if (strike?.kind === 'late') arrive(this.#inOrder('push', sim.now + this.#latency() + delay))
     else arrive(this.#inOrder('push', sim.now + this.#latency()))
     if (strike?.kind === 'double') arrive(sim.now + this.#latency() + delay)

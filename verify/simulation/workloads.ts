@@ -34,7 +34,7 @@ function lockOperation(random: Random, setting: Setting, more: object): Operatio
   const wait = contended && random.chance(0.8) ? random.pick([1_000, 3_000, 3_000, 10_000]) : random.pick(WAITS)
   const endless = wait === Number.POSITIVE_INFINITY
   const ttl = random.pick(TTLS)
-  const held = contended ? random.pick([30, 300, 800, 1_500]) : random.pick([0, 1, 30, 300, ttl * 1.5, 1_200])
+  const held = contended ? random.pick([30, 300, 1_500, 4_000]) : random.pick([0, 1, 30, 300, ttl * 1.5, 1_200])
   return some({
     id: 0,
     actor: random.below(setting.actors),
@@ -44,7 +44,7 @@ function lockOperation(random: Random, setting: Setting, more: object): Operatio
     style: random.pick(['acquire', 'acquire', 'with', 'with', 'try']),
     ttl,
     wait,
-    hold: Math.round(held * random.between(0.5, 1)) % 4_000,
+    hold: Math.round(held * random.between(0.5, 1)) % 4_001,
     reads: random.pick([undefined, 'early', 'late']),
     extend: random.chance(0.1) ? random.pick(TTLS) : undefined,
     maxHold: random.chance(0.15) ? random.pick([100, 400, 1_000, 2_000]) : undefined,
