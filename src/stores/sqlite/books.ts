@@ -37,6 +37,12 @@ interface Head {
   value: string | null
 }
 
+interface FirstWaiter {
+  owner: string
+  /** 0: it would be granted now. Undefined: nobody knows when that will be. */
+  blockedMs: number | undefined
+}
+
 interface Found {
   token: number
   announce: number
@@ -82,7 +88,7 @@ export class Books {
   /** How many places lie before a certain one, as last counted: a batch of waiters counts the line once, not each. */
   #counted: Map<string, { seq: number; ahead: number }> | undefined
   /** The first waiter of each key whose entries were renewed in this transaction: read once, not once per entry. */
-  #heads: Map<string, string | undefined> | undefined
+  #firstWaiters: Map<string, FirstWaiter | undefined> | undefined
 
   constructor(sql: Statements, now: number, facts: BooksFacts) {
     this.#sql = sql
@@ -116,6 +122,7 @@ export class Books {
         ? this.#sql.extend.run(key, owner, this.now, ttlMs, token)
         : this.#sql.extendAndTell.run(key, owner, this.now, ttlMs, token, value)
     if (Number(changes) === 0) return GONE
+    this.#firstWaiters?.delete(key)
     if (value !== undefined) this.#post(key, { type: 'changed' })
     return { outcome: 'ours', ttlMs }
   }
@@ -152,26 +159,31 @@ export class Books {
     return answer
   }
 
-  /**
-   * Keeps a queue entry alive. The first renewal of a key also lets in everybody who fits: a lease that ran out notifies
-   * nobody, and the waiter behind it would otherwise have to ask to find out.
-   */
+  /** Keeps a queue entry alive. What expired is dropped, and the queue is looked at once per key, not once per entry. */
   #renewEntry({ key, owner, ttlMs }: Renewal): Renewed {
     const first = this.#firstWaiter(key)
     const { changes } = this.#sql.renewPlace.run(key, owner, this.now, ttlMs, this.#facts.bellFor(key))
     if (Number(changes) > 0) {
-      return { outcome: 'waiting', ahead: first === owner ? 0 : 1, newest: BigInt(this.lastToken as number) }
+      const newest = BigInt(this.lastToken as number)
+      if (first?.owner !== owner) return { outcome: 'waiting', ahead: 1, newest }
+      return { outcome: 'waiting', ahead: 0, newest, blockedMs: first.blockedMs }
     }
     const holder = this.#find(key, owner)
     if (!holder) return GONE
     return { outcome: 'granted', token: BigInt(holder.token), ttlMs: holder.expiresAt - this.now }
   }
 
-  #firstWaiter(key: string): string | undefined {
-    if (this.#heads?.has(key)) return this.#heads.get(key)
-    this.#lookAndServe(key)
-    const first = (this.#sql.head.get(key) as Head | undefined)?.owner
-    ;(this.#heads ??= new Map()).set(key, first)
+  #firstWaiter(key: string): FirstWaiter | undefined {
+    if (this.#firstWaiters?.has(key)) return this.#firstWaiters.get(key)
+    const { held, firstEnd } = this.#look(key)
+    const head = this.#sql.head.get(key) as Head | undefined
+    let first: FirstWaiter | undefined
+    if (head) {
+      const fits = held + head.weight <= head.capacity
+      const ends = firstEnd === null ? undefined : firstEnd - this.now
+      first = { owner: head.owner, blockedMs: fits ? 0 : ends }
+    }
+    ;(this.#firstWaiters ??= new Map()).set(key, first)
     return first
   }
 
@@ -233,7 +245,7 @@ export class Books {
     const ahead = nobodyWaits ? 0 : this.#ahead(key, standsAt ?? this.#place(key, owner))
     const newest = BigInt(this.lastToken as number)
     if (seen.holding === 0) return { granted: false, ahead, newest }
-    const holder = this.#sql.oldestHolder.get(key) as {
+    const holder = this.#sql.firstToEnd.get(key) as {
       owner: string
       token: number
       value: string | null

@@ -46,17 +46,17 @@ const texts = {
   endHolder: 'DELETE FROM holders WHERE key = ?1 AND owner = ?2',
   endHolders: 'DELETE FROM holders WHERE key = ?1 RETURNING owner, announce, token',
   expireHolders: 'DELETE FROM holders WHERE key = ?1 AND expires_at <= ?2 RETURNING announce',
-  oldestHolder: `SELECT owner, token, value, expires_at AS expiresAt FROM holders
-    WHERE key = ?1 ORDER BY token LIMIT 1`,
+  // The one whose lease ends first tells how long to wait.
+  firstToEnd: `SELECT owner, token, value, expires_at AS expiresAt FROM holders
+    WHERE key = ?1 ORDER BY expires_at, token LIMIT 1`,
 
   head: `SELECT owner, weight, capacity, place_ms AS placeMs, ttl_ms AS ttlMs, announce, bell, value FROM places
     WHERE key = ?1 ORDER BY seq LIMIT 1`,
   findPlace: 'SELECT seq FROM places WHERE key = ?1 AND owner = ?2',
   nextPlace: 'SELECT coalesce(max(seq), 0) + 1 AS seq FROM places WHERE key = ?1',
   keepPlace: 'UPDATE places SET expires_at = ?3, bell = ?4 WHERE key = ?1 AND seq = ?2',
-  // A renewal, which names no place: one step in an index, however long the queue is. place_ms becomes what is left, since
-  // a grant that is handed on has to last until the next renewal finds out about it. ?2 owner ?3 now ?4 ttl ?5 bell
-  renewPlace: `UPDATE places SET expires_at = max(expires_at, ?3 + ?4), place_ms = max(expires_at, ?3 + ?4) - ?3, bell = ?5
+  // A renewal: one step in an index, however long the queue is. ?2 owner ?3 now ?4 ttl ?5 bell
+  renewPlace: `UPDATE places SET expires_at = max(expires_at, ?3 + ?4), bell = ?5
     WHERE key = ?1 AND owner = ?2 AND expires_at > ?3`,
   addPlace: `INSERT INTO places
       (key, seq, owner, weight, capacity, expires_at, place_ms, ttl_ms, since, announce, bell, value)
