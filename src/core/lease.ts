@@ -153,7 +153,8 @@ export class Lease extends Timed {
   confirmSoon(): void {
     if (!this.#wantsMore || this.#renewing || this.released || this.loss) return
     const { beats, world } = this.engine
-    beats.set(this, Math.min(world.now() + CONFIRM_MS, this.deadline), CONFIRM_MS)
+    const now = world.now()
+    beats.set(this, now + Math.min(CONFIRM_MS, Math.max(this.deadline - now, 0) / 4), CONFIRM_MS)
   }
 
   override due(now: number): void {
@@ -203,6 +204,13 @@ export class Lease extends Timed {
     if (this.autoRenew || this.released || this.loss) return
     this.autoRenew = true
     this.#schedule(this.engine.world.now())
+  }
+
+  /** From now on it ends when its time has passed. */
+  stopRenewing(): void {
+    if (!this.autoRenew || !this.isHere) return
+    this.autoRenew = false
+    if (!this.#renewing) this.#schedule(this.engine.world.now())
   }
 
   /**

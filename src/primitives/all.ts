@@ -1,4 +1,5 @@
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
 import type { AcquireOptions, Defaults } from '../core/options.js'
@@ -136,14 +137,18 @@ function asksFor(defaults: Defaults, names: readonly string[], options: AcquireO
 }
 
 /** All are free again when the caller is told, unless the store is slow: its wait is over, and must not last much longer. */
-async function releaseSoon(engine: Engine, held: readonly Lock[]): Promise<void> {
+async function releaseSoon(engine: Engine, held: readonly Lock[], signal: AbortSignal | undefined): Promise<void> {
   const released = engine.cleanup.track(Promise.all(held.map((lock) => lock.release())))
+  if (signal?.aborted) return
   await new Promise<void>((resolve) => {
-    const cancel = engine.world.after(RELEASE_WITHIN_MS, resolve, true)
-    void released.then(() => {
+    const end = (): void => {
       cancel()
+      stopListening?.()
       resolve()
-    })
+    }
+    const cancel = engine.world.after(RELEASE_WITHIN_MS, end, true)
+    const stopListening = signal && onAbort(signal, end)
+    void released.then(end)
   })
 }
 
@@ -151,12 +156,12 @@ async function oneByOne(engine: Engine, asks: readonly Ask[], waitMs: number, si
   const waitedMs = (): number => engine.world.now() - since
   const held: Lock[] = []
   try {
-    for (const ask of asks) held.push(await engine.acquire({ ...ask, waitMs: Math.max(waitMs - waitedMs(), 0) }))
+    for (const ask of asks) held.push(await engine.acquire({ ...ask, since, waitMs: Math.max(waitMs - waitedMs(), 0) }))
     // While we waited for the last, an earlier one may have been lost.
     for (const lock of held) lock.assertHeld()
     return held
   } catch (error) {
-    await releaseSoon(engine, held)
+    await releaseSoon(engine, held, asks[0]?.signal)
     // What was waited in all, and not only for the name that stayed busy.
     if (error instanceof LockTimeoutError) {
       throw new LockTimeoutError(error.lock, { waitedMs: waitedMs(), heldBy: error.heldBy })

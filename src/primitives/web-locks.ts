@@ -167,7 +167,8 @@ export class WebLocks {
     const { signal } = lock
     const refuseLoss = (): void => {
       lease.settle()
-      if (lease.loss) throw abortError(`"${ask.name}" was lost or stolen: ${lease.loss.message}`, lease.loss)
+      const loss = lease.loss ?? lease.takenBack
+      if (loss) throw abortError(`"${ask.name}" was lost or stolen: ${loss.message}`, loss)
     }
     let stopListening: (() => void) | undefined
     const lost = new Promise<void>((resolve) => (stopListening = onAbort(signal, resolve))).then(refuseLoss)
@@ -183,10 +184,15 @@ export class WebLocks {
       result = await running
       // While closing, a loss has no signal left to tell it.
       refuseLoss()
+    } catch (error) {
+      // Lost or stolen, it is told at once; otherwise the name is free again when the request is over.
+      const releasing = lock.release()
+      if (!lease.loss && !lease.takenBack) await releasing
+      throw error
     } finally {
       stopListening?.()
-      await lock.release()
     }
+    await lock.release()
     // Where a theft is noticed late, letting go may be what tells of it.
     refuseLoss()
     return result

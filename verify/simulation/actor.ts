@@ -42,6 +42,8 @@ export interface ToldLease {
 /** How late a wait may end when nothing went wrong: timers, and the microtasks of an answer. */
 const PROMPT_MS = 5
 /** The core gives a request that is kept open this long to be answered once it was told to end. */
+/** How much longer than its wait a group may wait for its releases. */
+const RELEASE_WITHIN_MS = 250
 const LAST_CALL_MS = 520
 
 /** One instance of the library in one process, and the code of its user. */
@@ -65,6 +67,8 @@ export class Actor {
   readonly kept: unknown[] = []
   readonly signals: AbortSignal[] = []
   closing = false
+  /** By name, of `DistributedLock`. */
+  readonly longestTtl: Map<string, number> = new Map()
   /** When `releaseAll`, `close` or `forceRelease` was called by anybody: locks may be taken away from then on. */
   takenAt: number[] = []
   readonly #leases = new Map<string, ToldLease>()
@@ -148,11 +152,17 @@ export class Actor {
   /** Nothing went wrong for this process lately that could explain a late or failed answer. */
   undisturbed(from: number): boolean {
     const since = from - this.shape.timeoutMs - this.weather.slowMs[1]
-    return !this.process.disturbances.some((at) => at >= since && at <= this.process.local)
+    const { local, disturbances } = this.process
+    if (this.weather.outages.some((outage) => outage.from <= local && since <= outage.to)) return false
+    return !disturbances.some((at) => at >= since && at <= local)
   }
 
   /** A wait has ended without a grant: in time, and for the right reason. */
-  refused(wait: Wait, error: unknown, options: { abortedAt?: number | undefined; calls?: number } = {}): void {
+  refused(
+    wait: Wait,
+    error: unknown,
+    options: { abortedAt?: number | undefined; calls?: number; group?: boolean } = {},
+  ): void {
     const { process } = this
     wait.settled ??= process.local
     const code = (error as { code?: string }).code ?? (error as Error)?.message
@@ -165,13 +175,16 @@ export class Actor {
       const busy =
         this.shape.inProcess ||
         this.judge.wasRefused(process, keyOf(wait.key), from - 10_000, process.local) ||
-        this.judge.wasHeldBy(process, wait.key, from)
+        this.judge.wasHeldBy(process, wait.key, from) ||
+        // It was kept open until the wait was over: nobody can tell whether it was granted before that or because of it.
+        this.shape.blocks
       if (!busy) this.judge.accuse('outage told as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {
       const quickest = this.weather.latency[1] * 4 + 1
-      const reasonable = wait.waitMs === 0 || wait.waitMs > quickest
-      if (reasonable && this.undisturbed(wait.asked)) {
-        const text = (error as Error).message
+      const reasonable = (wait.waitMs === 0 || wait.waitMs > quickest) && !options.group
+      const text = (error as Error).message
+      // A store whose answer takes longer than the lease lasts is of no use, busy or not.
+      if (reasonable && this.undisturbed(wait.asked) && !text.includes('longer to answer than the ttl')) {
         this.judge.accuse(
           'busy told as outage',
           `${this.label} ${wait.key} after ${Math.round(process.local - wait.asked)} ms: ${text}`,
@@ -186,13 +199,16 @@ export class Actor {
   }
 
   /** `calls`: how many answers of the store the wait may have to await after its time. */
-  inTime(wait: Wait, { abortedAt, calls = 1 }: { abortedAt?: number | undefined; calls?: number }): void {
+  inTime(
+    wait: Wait,
+    { abortedAt, calls = 1, group = false }: { abortedAt?: number | undefined; calls?: number; group?: boolean },
+  ): void {
     const { process } = this
     const paused = process.pausedMs - wait.pausedMs
     const took = process.local - wait.asked
     const single = wait.waitMs === 0
     const last = this.shape.blocks ? LAST_CALL_MS : 0
-    let most = wait.waitMs * 1.005 + PROMPT_MS + paused + last
+    let most = wait.waitMs * 1.005 + PROMPT_MS + paused + last + (group ? RELEASE_WITHIN_MS : 0)
     if (single || !this.undisturbed(wait.asked)) most += calls * (this.shape.timeoutMs + PROMPT_MS)
     if (took > most) {
       this.judge.accuse('late', `${this.label} ${wait.key}: waited ${Math.round(took)} ms instead of ${wait.waitMs}`)

@@ -32,7 +32,8 @@ export async function election(actor: Actor, op: ElectionOperation): Promise<voi
   try {
     await campaign.run(work, { signal: stop.signal })
   } catch (error) {
-    actor.judge.accuse('wrong error', `${actor.label} election: ${String(error)}`)
+    const closed = (error as { code?: string }).code === 'CLOSED' && actor.closing
+    if (!closed) actor.judge.accuse('wrong error', `${actor.label} election: ${String(error)}`)
   }
   wait.settled ??= process.local
   const end = stop.abortedAt()

@@ -55,7 +55,8 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
       wait.settled = process.local
       return
     }
-    actor.refused(wait, error, { abortedAt: aborting?.abortedAt() })
+    // It is sent after what this instance requested before has been answered, so it may wait for two calls.
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 2 })
   }
 }
 
@@ -76,14 +77,20 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   actor.distributed ??= new DistributedLock(store)
   const locks = actor.distributed
   const options = { timeoutSeconds: op.ttl / 1_000, blocking: op.wait > 0, blockingTimeoutSeconds: op.wait / 1_000 }
-  const started = process.local
-  shorten(actor, op.name, op.ttl)
+  // Acquiring again never shortens, so an earlier call may have made it last longer.
+  const longest = Math.max(actor.longestTtl.get(op.name) ?? 0, op.ttl, op.extend ?? 0)
+  actor.longestTtl.set(op.name, longest)
   try {
     if (op.style === 'with') {
-      await locks.withLock(op.name, () => actor.sleep(op.hold), options)
-      const pause = process.longestPause(started)
+      let pause = 0
+      const work = async (): Promise<void> => {
+        const began = process.local
+        await actor.sleep(op.hold)
+        pause = process.longestPause(began)
+      }
+      await locks.withLock(op.name, work, options)
       // Nothing could renew it meanwhile, and nobody could see that the time had not passed.
-      if (pause > 2 * op.ttl + op.hold && pause > 2 * (op.extend ?? 0)) {
+      if (pause > 2 * Math.max(longest, op.extend ?? 0) + op.hold) {
         judge.accuse(
           'resolved without lock',
           `${actor.label} DistributedLock.withLock, after a pause of ${Math.round(pause)} ms`,
@@ -135,7 +142,9 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
 /** From the moment of asking, a shorter time counts. */
 function shorten(actor: Actor, name: string, ttlMs: number): void {
   const before = actor.beliefs.get(name)
-  if (before) before.deadline = Math.min(before.deadline, actor.process.clockAt(actor.process.local) + ttlMs)
+  // As much earlier as the holder stops trusting it.
+  const until = actor.process.clockAt(actor.process.local) + ttlMs * 0.99 - 2
+  if (before) before.deadline = Math.min(before.deadline, until)
 }
 
 function disbelieve(actor: Actor, name: string): void {
