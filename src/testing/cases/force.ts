@@ -62,32 +62,6 @@ const revoking: Case[] = [
   },
 ]
 
-const told: Case[] = [
-  {
-    name: 'whoever is revoked is told so',
-    async run(t) {
-      const [a, b] = await t.clients(2)
-      const key = t.key()
-      const ear = await t.ear(a, key)
-      const lease = await granted(a, t.claim(key))
-      await revoke(b, key)
-      await ear.event({ type: 'revoked', owner: lease.owner })
-    },
-  },
-  {
-    name: 'whoever is stolen from is told so',
-    async run(t) {
-      const [a, b] = await t.clients(2)
-      const key = t.key()
-      const ear = await t.ear(a, key)
-      const lease = await granted(a, t.claim(key))
-      const thief = await granted(b, t.claim(key, { steal: true }))
-      await ear.event({ type: 'revoked', owner: lease.owner })
-      assert.ok(!ear.heard.some((event) => event.type === 'revoked' && event.owner === thief.owner), 'the thief is not')
-    },
-  },
-]
-
 const lined: Case[] = [
   {
     name: 'revoke lets the next in line in, and nobody else',
@@ -159,6 +133,5 @@ const stealing: Case[] = [
 
 export const forceCases: Case[] = [
   ...needing(['revoke'], [...revoking, ...stealing]),
-  ...needing(['revoke', 'watch'], told),
   ...needing(['revoke', 'line'], lined),
 ]
