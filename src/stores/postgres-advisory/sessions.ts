@@ -45,8 +45,10 @@ export class Sessions {
   any(ttlClass?: number): Session | Promise<Session> {
     const ready = this.ready(ttlClass)
     if (ready) return ready
-    const first = this.#first.get(ttlClass)
+    // One that is being opened for anything serves a class as well, and one for a class serves whoever only asks.
+    const first = this.#first.get(ttlClass) ?? this.#first.get(undefined)
     if (first) return first
+    if (ttlClass === undefined && this.#first.size > 0) return this.#first.values().next().value as Promise<Session>
     const mine = this.#open.find(
       (session) => !session.waiting && (ttlClass === undefined || session.ttlClass === ttlClass),
     )

@@ -197,6 +197,16 @@ describe('a process that', () => {
     expect(await locks.tryAcquire('long')).toBeNull()
   })
 
+  test('freezes with a lock of 2 s on a connection that held one of a minute before keeps it for twice its ttl', async () => {
+    const other = new Other('after', place.url, 'short', '2000')
+    onTestFinished(() => other.end())
+    await other.says('held')
+    other.signal('SIGSTOP')
+    const since = performance.now()
+    await until('it is freed', async () => (await place.held()) === 0)
+    expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
+  })
+
   test('freezes while it waits is granted a lock that it keeps for at most twice its ttl', async () => {
     const blocker = claim('queued')
     const store = place.store()

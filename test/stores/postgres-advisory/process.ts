@@ -1,4 +1,5 @@
 // Another process for the tests: hold <url> <name> <ttl> | wait <url> <name> <ttl> | leave <url> <name>
+// | after <url> <name> <ttl>: holds it on a connection that held one of a minute before
 // | both <url> <name>:<ttl>:<mode>,…: holds them all, and says which of them it lost
 import pg from 'pg'
 import { createLocks } from '../../../src/index.js'
@@ -11,6 +12,11 @@ if (what === 'leave') {
   // Holds, and has nothing else to do: neither the lock nor its connection keeps the process alive.
   await locks.acquire(name)
   console.log('held')
+} else if (what === 'after') {
+  await (await locks.acquire('before', { ttl: 60_000 })).release()
+  await locks.acquire(name)
+  console.log('held')
+  setInterval(() => {}, 1_000)
 } else if (what === 'both') {
   for (const each of name.split(',')) {
     const [one = '', lasts, mode = 'exclusive'] = each.split(':')
