@@ -116,6 +116,45 @@ const kept: Case[] = [
     },
   },
   {
+    name: 'an entry that has ended has lost its turn: its owner comes after those who waited on',
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const key = t.key()
+      const held = await granted(a, t.claim(key))
+      const [first, last] = [t.claim(key, { placeMs: t.longMs }), t.claim(key, { placeMs: t.longMs })]
+      const silent = t.claim(key, { placeMs: 100 })
+      for (const claim of [first, silent, last]) await refused(b, claim)
+      await t.sleep(300)
+      const again = { ...silent, placeMs: t.longMs }
+      await refused(c, again)
+      await letGo(a, held)
+      const next = await granted(b, first)
+      await letGo(b, next)
+      await refused(c, again, 'another waited all the time')
+      await granted(b, last)
+    },
+  },
+  {
+    name: 'the renewal of the first entry tells when to ask: not before the next lease of the key ends',
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const key = t.key()
+      await t.unhurried(1_000, async (ttlMs) => {
+        const sentAt = t.now()
+        const [one, other] = [await granted(a, t.reader(key, { ttlMs })), await granted(a, t.reader(key))]
+        const waiting = t.claim(key, { placeMs: t.longMs })
+        await refused(b, waiting)
+        const { ahead, blockedMs } = mustWait(await keep(b, waiting, t.longMs))
+        t.mustBeBefore(sentAt + ttlMs)
+        assert.equal(ahead, 0)
+        // Stores that do not know it leave it out: the waiter then asks with every heartbeat.
+        if (blockedMs !== undefined) assert.ok(blockedMs > 0 && blockedMs <= ttlMs, `${blockedMs} of ${ttlMs} ms`)
+        await letGo(b, waiting)
+        for (const lease of [one, other]) await letGo(a, lease)
+      })
+    },
+  },
+  {
     name: 'a waiter whose blocker expired is first or granted by its renewal, and gets what it asks for',
     async run(t) {
       const [a, b] = await t.clients(2)
@@ -126,7 +165,10 @@ const kept: Case[] = [
       if (await tried(b, waiting)) return
       await t.sleep(brief.ttlMs + 200)
       const answer = await keep(b, waiting, t.longMs)
-      if (answer.outcome !== 'granted') assert.equal(mustWait(answer).ahead, 0)
+      if (answer.outcome !== 'granted') {
+        const { ahead, blockedMs = 0 } = mustWait(answer)
+        assert.deepEqual([ahead, blockedMs], [0, 0], 'it would be granted now')
+      }
       // A session ends with its connection, not by the clock.
       if (a.expiry === 'timed') await granted(b, waiting)
     },

@@ -1,37 +1,13 @@
 import { strict as assert } from 'node:assert'
-import type { Lease, Store } from '../../store.js'
 import { granted, letGo } from '../ask.js'
-import type { Bench } from '../bench.js'
 import { type Case, needing } from '../case.js'
-
-interface Told {
-  leases: Lease[]
-  close: () => void
-  of: (lease: Lease) => Promise<Lease>
-}
-
-/** Is told of leases that were taken away, from now on. Closed after the case. */
-async function told(t: Bench, store: Store): Promise<Told> {
-  assert.ok(store.watchRevoked, 'the store has watchRevoked')
-  const leases: Lease[] = []
-  const watch = store.watchRevoked((lease) => leases.push(lease))
-  t.afterwards(() => watch.close())
-  assert.equal(await t.settled('the subscription is ready', watch.ready), true, 'revocations will be told')
-  assert.equal(watch.live(), true, 'revocations are told')
-  return {
-    leases,
-    close: () => watch.close(),
-    of: ({ key, owner }) =>
-      t.until(`the revocation of ${owner}`, () => leases.find((lease) => lease.key === key && lease.owner === owner)),
-  }
-}
 
 const telling: Case[] = [
   {
     name: 'a holder is told when its lease is revoked, by the one subscription of its client',
     async run(t) {
       const [a, b] = await t.clients(2)
-      const revocations = await told(t, a)
+      const revocations = await t.revocations(a)
       const leases = [await granted(a, t.claim(t.key())), await granted(a, t.claim(t.key()))]
       for (const lease of leases) {
         await b.revoke?.(lease.key)
@@ -44,7 +20,7 @@ const telling: Case[] = [
     name: 'every reader is told when the key is revoked',
     async run(t) {
       const [a, b, c] = await t.clients(3)
-      const [at, bt] = [await told(t, a), await told(t, b)]
+      const [at, bt] = [await t.revocations(a), await t.revocations(b)]
       const key = t.key()
       const [one, other] = [await granted(a, t.reader(key)), await granted(b, t.reader(key))]
       await c.revoke?.(key)
@@ -56,18 +32,18 @@ const telling: Case[] = [
     name: 'a holder is told when its lease is stolen, and the owner that stole it is not',
     async run(t) {
       const [a, b] = await t.clients(2)
-      const revocations = [await told(t, a), await told(t, b)] as const
+      const revocations = [await t.revocations(a), await t.revocations(b)] as const
       const lease = await granted(a, t.claim(t.key()))
       const stolen = await granted(b, t.claim(lease.key, { steal: true }))
       await revocations[0].of(lease)
-      for (const { leases } of revocations) assert.ok(!leases.some(({ owner }) => owner === stolen.owner))
+      for (const { heard } of revocations) assert.ok(!heard.some(({ owner }) => owner === stolen.owner))
     },
   },
   {
     name: 'a client that revokes or steals what it holds itself is told too',
     async run(t) {
       const [a] = await t.clients(1)
-      const revocations = await told(t, a)
+      const revocations = await t.revocations(a)
       const [one, other] = [await granted(a, t.claim(t.key())), await granted(a, t.claim(t.key()))]
       await a.revoke?.(one.key)
       await granted(a, t.claim(other.key, { steal: true }))
@@ -79,7 +55,7 @@ const telling: Case[] = [
     name: 'a plain release and a lease that ran out are not told as revoked',
     async run(t) {
       const [a, b] = await t.clients(2)
-      const revocations = await told(t, a)
+      const revocations = await t.revocations(a)
       const released = await granted(a, t.claim(t.key()))
       const expired = await granted(a, t.claim(t.key(), { ttlMs: 100 }))
       await letGo(a, released)
@@ -89,20 +65,20 @@ const telling: Case[] = [
       const last = await granted(a, t.claim(t.key()))
       await b.revoke?.(last.key)
       await revocations.of(last)
-      for (const { owner } of [released, expired]) assert.ok(!revocations.leases.some((lease) => lease.owner === owner))
+      for (const { owner } of [released, expired]) assert.ok(!revocations.heard.some((lease) => lease.owner === owner))
     },
   },
   {
     name: 'a subscription to revocations that was closed is told nothing more, and another goes on',
     async run(t) {
       const [a, b] = await t.clients(2)
-      const [first, second] = [await told(t, a), await told(t, a)]
+      const [first, second] = [await t.revocations(a), await t.revocations(a)]
       first.close()
       first.close()
       const lease = await granted(a, t.claim(t.key()))
       await b.revoke?.(lease.key)
       await second.of(lease)
-      assert.ok(!first.leases.some(({ owner }) => owner === lease.owner))
+      assert.ok(!first.heard.some(({ owner }) => owner === lease.owner))
     },
   },
 ]
