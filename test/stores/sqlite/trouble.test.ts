@@ -222,7 +222,7 @@ test('a file that is deleted while in use is noticed: leases in it are gone, and
   const path = join(directory(), 'locks.db')
   const store = open(path)
   const { token } = await granted(store, claim('lock:a', 'me'))
-  const doubted = new Promise<void>((resolve) => store.onDoubt?.(resolve))
+  const doubted = new Promise<void>((resolve) => store.onDoubt?.(() => resolve()))
   for (const suffix of ['', '-wal', '-shm']) rmSync(path + suffix)
   const newcomer = open(path)
   const taken = await granted(newcomer, claim('lock:a', 'you'))
