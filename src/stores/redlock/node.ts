@@ -49,7 +49,7 @@ export interface Vote {
 
 /**
  * `token`: a guess. A node for which it is larger than all it knows, and not behind its clock, raises its counter at once,
- * except for theft: two thieves in one question would get the same.
+ * except for a steal: it may stand in one question with its victim, or with another steal, and all would get the same token.
  */
 export interface VoteQuestion extends Question<Vote> {
   token: number
@@ -66,7 +66,10 @@ export interface Obstacle extends Blocker {
 export type Voted = 'raised' | 'held' | Obstacle
 
 export interface Votes extends Reply<Voted> {
-  /** The largest token this node knew of before it was asked, for whatever name. */
+  /**
+   * The largest token this node knows of, for whatever name, with what this very question raised. The counter of before it
+   * would give a steal a smaller token than a victim in the same question.
+   */
   counter: number
   /** The node's clock: it keeps tokens growing when counters were lost. */
   micros: number

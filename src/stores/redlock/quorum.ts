@@ -39,6 +39,8 @@ export class Quorum {
   /** One attempt each. Whoever holds what it asks for gets it again, with the same token. */
   acquire(claims: readonly Claim[], done: (answers: Answer[]) => void): void {
     if (this.#areNew(claims)) return this.#elect(claims, done)
+    const again = repeated(claims)
+    if (again.size > 0) return this.#acquireTwice(claims, again, done)
     const answers: (Answer | undefined)[] = claims.map((claim) => this.#refuse(claim))
     const entries = claims.map((claim) => this.#register.find(claim.key, claim.owner))
     const now = this.#cluster.world.now()
@@ -159,10 +161,24 @@ export class Quorum {
 
   /** As nearly always: nothing to refuse, and nobody who may hold already what it asks for. */
   #areNew(claims: readonly Claim[]): boolean {
+    const owners = new Set<string>()
     for (const claim of claims) {
       if (this.#refuse(claim) || this.#register.find(claim.key, claim.owner)) return false
+      owners.add(claim.owner)
     }
-    return claims.length > 0
+    return claims.length > 0 && owners.size === claims.length
+  }
+
+  /** In one batch, the second attempt of an owner would be refused by its first: it asks when that has been answered. */
+  #acquireTwice(claims: readonly Claim[], again: ReadonlySet<number>, done: (answers: Answer[]) => void): void {
+    const first = claims.filter((_, i) => !again.has(i))
+    const second = claims.filter((_, i) => again.has(i))
+    this.acquire(first, (answered) => {
+      this.acquire(second, (confirmed) => {
+        const [one, two] = [answered.values(), confirmed.values()]
+        done(claims.map((_, i) => (again.has(i) ? two : one).next().value as Answer))
+      })
+    })
   }
 
   /** What this store cannot carry. */
@@ -293,4 +309,16 @@ export class Quorum {
         nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, aloud: false }, () => {})
     }
   }
+}
+
+/** The places of claims for a key that their owner has asked for already, in the same batch. */
+function repeated(claims: readonly Claim[]): Set<number> {
+  const seen = new Set<string>()
+  const places = new Set<number>()
+  for (const [i, { key, owner }] of claims.entries()) {
+    const id = JSON.stringify([key, owner])
+    if (seen.has(id)) places.add(i)
+    seen.add(id)
+  }
+  return places
 }

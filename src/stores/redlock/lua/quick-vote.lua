@@ -35,6 +35,8 @@ while next <= size do
   next = next + 1
 end
 if raises and next > 1 then
+  -- A later item of this batch may steal what was just taken: without this its token would not be larger than its victim's.
+  answers[2] = ARGV[3]
   local bare = #KEYS[1] - #'leasehold:redlock' + 1
   -- The entry of a lease without a value, up to its owner. A token is microseconds: since when it is held.
   local entry = ARGV[3] .. ':' .. string.sub(ARGV[3], 1, -4) .. ':1:0:0:'

@@ -2,6 +2,7 @@
 -- ARGV voter maxTtlMs token aloud, then per item 2: owner terms
 -- terms: ttlMs[ read][ steal][=announce..value]
 -- → { 'votes', counter, micros, raised, item… } (no item: all are held) | { why not }
+-- counter: with what this batch raised, since a steal may come behind its victim
 -- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
 
 local function obstacle(holder, plain, readers, info)
@@ -23,6 +24,8 @@ local function vote(plain, a)
   local reads, steals = string.find(how, 'read', 1, true), string.find(how, 'steal', 1, true)
   local holder = settle(plain, readers, info)
   if holder and isMine(holder, readers, owner) then return 1 end
+  -- Nothing behind a steal is raised either: a reader beside a stealing reader would get the token of the victim.
+  if steals then raises = false end
   if holder and steals then
     cutOff(plain)
     holder = false
@@ -36,13 +39,14 @@ local function vote(plain, a)
   else
     call('SET', plain, owner, 'PX', ttl)
   end
-  if not raises or steals then return 1 end
+  if not raises then return 1 end
   call('HSET', KEYS[1], 'counter', ARGV[3])
+  answers[2] = ARGV[3]
   announce(plain, info, owner, reads, ARGV[3], note == '' and '0' or note)
   return 3
 end
 
 for i = 1, next - 1 do answers[i + 4] = raises and 3 or 1 end
 each(next, size, 2, 4, vote, answers)
-if raises and token % 16 == 0 then sweep(size) end
+if token % 16 == 0 then sweep(size) end
 return answers
