@@ -1,11 +1,11 @@
 import type { Ask } from '../core/ask.js'
 import type { Engine } from '../core/engine.js'
-import { type Lock, leaseOf } from '../core/lock.js'
+import type { Lock } from '../core/lock.js'
 import type { AcquireOptions, Defaults } from '../core/options.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
 import { InvalidOptionError, LockTimeoutError } from '../errors.js'
 import type { Duration } from '../kit/duration.js'
-import type { NestedOption } from './lock.js'
+import { type NestedOption, releaseHeld } from './lock.js'
 
 /**
  * Several locks held together: one signal, one release.
@@ -92,7 +92,7 @@ async function acquireEach(engine: Engine, asks: readonly Ask[]): Promise<LockGr
   const since = engine.world.now()
   if (asks.length > 1 && engine.atomicFor(asks)) {
     const together = await engine.acquireTogether(asks)
-    if (together && signal?.aborted) await new LockGroup(together).release()
+    if (together && signal?.aborted) void new LockGroup(together).release()
     signal?.throwIfAborted()
     if (together) return new LockGroup(together)
   }
@@ -121,12 +121,7 @@ export async function withLocks<T>(
     await group.release()
     throw error
   }
-  for (const lock of group.locks) leaseOf(lock).settle()
-  await group.release()
-  for (const lock of group.locks) {
-    const { loss } = leaseOf(lock)
-    if (loss) throw loss
-  }
+  await releaseHeld(group.locks)
   return result
 }
 
@@ -146,7 +141,8 @@ async function oneByOne(engine: Engine, asks: readonly Ask[], waitMs: number, si
     for (const lock of held) lock.assertHeld()
     return held
   } catch (error) {
-    await Promise.all(held.map((lock) => lock.release()))
+    // In the background: the caller's wait is over, and a store that does not answer would prolong it.
+    for (const lock of held) void engine.cleanup.track(lock.release())
     // What was waited in all, and not only for the name that stayed busy.
     if (error instanceof LockTimeoutError) {
       throw new LockTimeoutError(error.lock, { waitedMs: waitedMs(), heldBy: error.heldBy })
