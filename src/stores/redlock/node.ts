@@ -125,6 +125,8 @@ export interface NodeRecord {
   nodes: number
   /** The ids of all nodes that were found new together. */
   manifest: string
+  /** Of what is kept there. Another one than ours belongs to another version of leasehold, and is left alone. */
+  format: string
 }
 
 export type Admission =
@@ -161,10 +163,26 @@ export interface RedlockNode {
   admit(admission: Admission, done: Done<boolean>): void
 }
 
-/** Beyond what the algorithm needs: to look at, and to break glass. */
+/** A part of what there is to see. */
+export interface Page {
+  views: NodeView[]
+  /** Keys with more readers than fit into a page: to be inspected one by one. */
+  crowded: string[]
+  /** Where the next page begins; undefined: this was the last. */
+  next: string | undefined
+}
+
+/** Who was cut off, on one node. */
+export interface Revoked {
+  shared: boolean
+  owners: string[]
+}
+
+/** Beyond what the algorithm needs: to look at, and to break glass. Each question is short: a node answers one at a time. */
 export interface ObservableNode extends RedlockNode {
-  list(prefix: string, done: Done<NodeView[]>): void
-  inspect(key: string, done: Done<NodeView[]>): void
-  revoke(key: string, done: Done<NodeView[]>): void
+  /** Holders of keys that begin with a prefix. One who holds throughout is on at least one page, and may be on two. */
+  list(prefix: string, from: string | undefined, done: Done<Page>): void
+  inspect(key: string, from: string | undefined, done: Done<Page>): void
+  revoke(key: string, done: Done<Revoked>): void
   time(done: Done<number>): void
 }

@@ -20,6 +20,7 @@ import type {
   VoteQuestion,
   Votes,
 } from '../../../src/stores/redlock/node.js'
+import { FORMAT } from '../../../src/stores/redlock/keys.js'
 import { isAttempt } from '../../../src/stores/redlock/register.js'
 
 /** Mistakes that others have made, or that we could have. */
@@ -240,6 +241,7 @@ export class ModelNode {
       longestMs: data.longestMs,
       nodes: trusting ? this.#size : data.nodes,
       manifest: data.manifest,
+      format: FORMAT,
     }
   }
 
