@@ -17,7 +17,7 @@ import type { Line } from './clients.js'
 import type { Cluster } from './cluster.js'
 import { Link } from './link.js'
 import { LuaNode } from './lua-node.js'
-import type { NodeView, ObservableNode, Revoked } from './node.js'
+import type { Done, NodeView, ObservableNode, Revoked } from './node.js'
 import { NodeChannels } from './node-channels.js'
 import { Quorum } from './quorum.js'
 import { Revocations } from './revocations.js'
@@ -108,9 +108,10 @@ export class RedlockStore implements Store {
 
   /** One key, on all nodes at once: that is short, unless it has thousands of readers. */
   #look(key: string): Promise<(NodeView[] | undefined)[]> {
-    return survey<NodeView[]>(this.#cluster, this.#nodes, (node, done) => {
+    const pages = (node: ObservableNode, done: Done<NodeView[]>): void => {
       allOf(this.#cluster, node, (from, page) => node.inspect(key, from, page)).then(done, done)
-    })
+    }
+    return survey(this.#cluster, this.#nodes, pages, true)
   }
 
   /** The median of those that answer: one clock that is wrong does not move it. */

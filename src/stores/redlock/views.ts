@@ -13,11 +13,15 @@ import { silence } from './census.js'
 const PATIENCE = 2
 const SHORTEST_PATIENCE_MS = 10
 
-/** Asks all nodes; resolves with what each said when all have, or when most have and the rest is slow. */
+/**
+ * Asks all nodes; resolves with what each said when all have, or when most have and the rest is slow. `limited`: whether
+ * `ask` has a time limit of its own.
+ */
 export function survey<T>(
   cluster: Cluster,
   nodes: readonly ObservableNode[],
   ask: (node: ObservableNode, done: Done<T>) => void,
+  limited = false,
 ): Promise<(T | undefined)[]> {
   const { world, majority, nodeTimeoutMs } = cluster
   const startedAt = world.now()
@@ -35,7 +39,7 @@ export function survey<T>(
       if (answered >= majority) resolve(said)
       else reject(unavailable(cluster, causes))
     }
-    const cancel = limit(world, nodeTimeoutMs, finish)
+    const cancel = limited ? () => {} : limit(world, nodeTimeoutMs, finish)
     let cancelPatience: (() => void) | undefined
     for (const [i, node] of nodes.entries()) {
       ask(node, (answer) => {
