@@ -58,7 +58,6 @@ describe('asking for a store', () => {
   test('bad options are refused by name', () => {
     const clients = servers.ioredis({ lazyConnect: true })
     const bad: [string, Partial<RedlockOptions>][] = [
-      ['maxTtl', {}],
       ['maxTtl', { maxTtl: 0 }],
       ['maxTtl', { maxTtl: 'soon' as never }],
       ['drift', { maxTtl: '1m', drift: -0.1 }],
@@ -68,6 +67,15 @@ describe('asking for a store', () => {
     for (const [option, options] of bad) {
       expect(complaint(() => redlock(clients, options as RedlockOptions))).toMatchObject({ option })
     }
+  })
+
+  test('without options, leases last a minute at most', async () => {
+    const store = redlock(servers.ioredis())
+    onTestFinished(() => store.close())
+    expect(store.maxTtlMs).toBe(60_000)
+    const lock = await createLocks(store, { ttl: '1m' }).acquire(fresh())
+    await lock.release()
+    await expect(createLocks(store, { ttl: '2m' }).acquire(fresh())).rejects.toThrow('ttl')
   })
 
   test('one server behind two addresses is refused, naming both', async () => {

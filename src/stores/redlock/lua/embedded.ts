@@ -372,7 +372,7 @@ return answers
 
 export const release: string = `-- release.lua   gives back what is mine, and nothing else; on a node of any standing
 -- KEYS record, then plain…      ARGV quiet (0 or 1 per item), then owner…
--- → item… (none: all released, and nobody listens)     item: 1 + how many listen: released | 0 not mine | { 2, error }
+-- → item… (none: all released, and nobody listens)     item: 1 + how many were told: released | 0 not mine | { 2, error }
 local call = redis.call
 local size = #KEYS - 1
 if #ARGV ~= 1 + size or #ARGV[1] ~= size then
@@ -401,11 +401,12 @@ if quick then
   call('DEL', unpack(KEYS, 2))
   local answers, awaited = {}, false
   for i = 1, size do
-    answers[i] = 1 + listeners[2 * i]
-    awaited = awaited or listeners[2 * i] > 0
-    if listeners[2 * i] > 0 and string.sub(ARGV[1], i, i) == '0' then
+    local heard = string.sub(ARGV[1], i, i) == '0' and listeners[2 * i] or 0
+    answers[i] = 1 + heard
+    if heard > 0 then
+      awaited = true
       local announced = string.find(call('HGET', KEYS[1], fields[i]) or '', '^%d+:%d+:%d+:1:')
-      call('PUBLISH', channels[i], listeners[2 * i] .. (announced and ' ended ' or ' freed ') .. ARGV[i + 1])
+      call('PUBLISH', channels[i], heard .. (announced and ' ended ' or ' freed ') .. ARGV[i + 1])
     end
   end
   call('HDEL', KEYS[1], unpack(fields))
