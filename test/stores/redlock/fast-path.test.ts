@@ -149,7 +149,7 @@ class Operations {
       this.recent = [...this.recent.slice(-3), { key, owner }]
       const [shared, steal] = plain ? [false, false] : [this.random() < 0.4, this.random() < 0.2]
       const value = plain || this.random() < 0.6 ? undefined : 'a:b=ü\n'
-      return { key, owner, ttlMs: short ? SHORT_MS : NEVER_MS, shared, steal, announce: this.random() < 0.1, value }
+      return { key, owner, ttlMs: short ? SHORT_MS : NEVER_MS, shared, steal, announce: this.random() < 0.3, value }
     })
     const token = this.pick([0, this.token, ...[1, 3, 16].map((more) => this.token + more)])
     this.token = Math.max(this.token, token)
@@ -160,7 +160,7 @@ class Operations {
     const items = this.#batch(() => {
       this.token += Math.floor(this.random() * 3)
       const value = this.random() < 0.5 ? undefined : '{"n":1}'
-      return { ...this.pick(this.recent), token: this.token, announce: this.random() < 0.1, value }
+      return { ...this.pick(this.recent), token: this.token, announce: this.random() < 0.3, value }
     })
     return (side, done) => side.node.raise(items, done as Done<unknown>)
   }
