@@ -127,8 +127,8 @@ export interface Renewal extends Lease {
  *
  * For a queue entry: `waiting`, `granted` with what is left of the lease, or `gone`: the waiter then asks again. `ahead` is 0
  * for the first, else 1 or more, exact only where that costs nothing; `newest` as in a refusal. `blockedMs`, for the first:
- * when the next lease of this key ends by itself, 0 if nothing is held. The waiter asks then, and not before; without
- * it the first asks with every heartbeat.
+ * 0 if it would be granted now (holders expired, or a notification was lost), else when the next lease of this key ends by
+ * itself. The waiter asks then, and not before; without it the first asks with every heartbeat.
  */
 export type Renewed =
   | { outcome: 'ours'; ttlMs: number }

@@ -164,12 +164,21 @@ export class Acquisition extends Timed {
       // Only the first request decides about the order; the queue entry keeps it from then on.
       this.#ordered = false
       const isWanted = (): boolean => !this.settled
-      ordered.send(this.#claim, isWanted, (answer, sent) => this.#answered(answer, sent, wasArmed))
+      ordered.send(this.#claim, isWanted, (answer, sent) => {
+        if (answer) this.#answered(answer, sent, wasArmed)
+        else this.#neverSent()
+      })
     } else if (store.immediate || store.blocks) {
       const answer = courier.acquire(this.#claim)
       if (isThenable(answer)) void answer.then((settled) => this.#answered(settled, sentAt, wasArmed))
       else this.#answered(answer, sentAt, wasArmed)
     } else courier.ask(this.#claim, (answer) => this.#answered(answer, sentAt, wasArmed))
+  }
+
+  /** It was given up before its request left. */
+  #neverSent(): void {
+    this.#inFlight = false
+    this.#cleanedUp?.(undefined)
   }
 
   #answered(answer: Answer, sentAt: number, wasArmed: boolean): void {
@@ -341,7 +350,9 @@ export class Acquisition extends Timed {
     const { store, events } = this.#engine
     const { waitedMs } = this
     if (this.#inFlight && store.blocks && !this.#calledBack) return this.#callBack()
-    const refusal = this.#refusal ?? this.#queue.latestRefusal
+    // One that never asked waited behind others of this process: if these keep a request open, the key is busy.
+    const isBehind = this.#state === 'queued' && store.blocks
+    const refusal = this.#refusal ?? this.#queue.latestRefusal ?? (isBehind ? { granted: false as const } : undefined)
     if (this.#failure || !refusal) {
       const failure = this.#failure ?? this.#engine.courier.silence(waitedMs)
       const message = `"${name}" could not be acquired: ${failure.message}`

@@ -24,6 +24,8 @@ export interface Ask {
   /** Enter the store's queue from the start and in the order of asking: turns come in that order across all processes. */
   queueInStore?: boolean | undefined
   steal?: boolean | undefined
+  /** When the caller began to wait, if that was before this request was made: `waitedMs` counts from here. */
+  since?: number | undefined
   /** Sees each refusal while waiting. True: that is enough, end the wait with `WaitEnded`. */
   onRefusal?: ((refusal: Refusal) => boolean) | undefined
 }

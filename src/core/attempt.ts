@@ -29,7 +29,13 @@ export async function attempt(engine: Engine, ask: Ask, claim: Claim): Promise<L
 
 function send(engine: Engine, ask: Ask, claim: Claim): Awaitable<Answer> {
   if (!ask.queueInStore || engine.store.immediate || engine.store.blocks) return engine.courier.acquire(claim)
-  return new Promise((resolve) => engine.ordered.send(claim, () => true, resolve))
+  return new Promise((resolve) =>
+    engine.ordered.send(
+      claim,
+      () => true,
+      (answer) => resolve(answer as Answer),
+    ),
+  )
 }
 
 async function settle(engine: Engine, ask: Ask, claim: Claim, asked: Promise<Answer>): Promise<Answer> {

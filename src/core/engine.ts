@@ -166,10 +166,12 @@ export class Engine {
     const now = grant.decidedAt ?? this.world.now()
     this.#leases.set(grant.owner, lease)
     this.revocations.begin()
-    lease.begin(grant, sentAt, now, since)
-    if (this.revocations.wasRevoked(grant.owner)) lease.lose('revoked')
+    lease.begin(grant, sentAt, now, ask.since ?? since)
     if (this.events.has('acquired'))
       this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: lease.waitedMs }))
+    if (this.revocations.wasRevoked(grant.owner)) lease.lose('revoked')
+    // Holders in this instance know at once, whatever wake-ups the store has.
+    if (ask.steal) for (const each of [...this.#leases.values()]) if (each.isOlderThan(lease)) each.lose('revoked')
     return lock
   }
 

@@ -99,6 +99,11 @@ export class Lease extends Timed {
     return !this.released && this.loss === undefined
   }
 
+  /** A steal of the same key took this one away. */
+  isOlderThan(steal: Lease): boolean {
+    return this.ask.key === steal.ask.key && this.token < steal.token
+  }
+
   /** A record of ours is or may be in the store under this lease: no clean-up may touch it. */
   get staysInStore(): boolean {
     return this.#kept
@@ -198,6 +203,13 @@ export class Lease extends Timed {
     if (this.autoRenew || this.released || this.loss) return
     this.autoRenew = true
     this.#schedule(this.engine.world.now())
+  }
+
+  /** From now on it ends when its time has passed. */
+  stopRenewing(): void {
+    if (!this.autoRenew || !this.isHere) return
+    this.autoRenew = false
+    if (!this.#renewing) this.#schedule(this.engine.world.now())
   }
 
   /**

@@ -3,9 +3,9 @@ import type { Courier } from './courier.js'
 
 interface Pending {
   claim: Claim
-  /** False: the caller has given up meanwhile, and the request is not sent. */
+  /** False: the caller has given up meanwhile. The request is not sent, and `answered` is told so by `undefined`. */
   isWanted: () => boolean
-  answered: (answer: Answer, sentAt: number) => void
+  answered: (answer: Answer | undefined, sentAt: number) => void
 }
 
 /**
@@ -23,7 +23,7 @@ export class OrderedRequests {
     this.#courier = courier
   }
 
-  send(claim: Claim, isWanted: () => boolean, answered: (answer: Answer, sentAt: number) => void): void {
+  send(claim: Claim, isWanted: Pending['isWanted'], answered: Pending['answered']): void {
     this.#pending.push({ claim, isWanted, answered })
     if (this.#state !== 'idle') return
     this.#state = 'scheduled'
@@ -55,12 +55,10 @@ export class OrderedRequests {
   /** As many as one call can carry: a later one must not overtake those that another partition has to answer. */
   #nextBatch(): Pending[] {
     const { store } = this.#courier
-    const waiting = this.#pending.filter(({ isWanted }) => isWanted())
+    const waiting = this.#pending.filter((each) => each.isWanted() || void each.answered(undefined, 0))
+    this.#pending = []
     const [first] = waiting
-    if (!first) {
-      this.#pending = []
-      return []
-    }
+    if (!first) return []
     const partition = store.partition?.(first.claim.key)
     const most = store.maxBatch ?? Number.POSITIVE_INFINITY
     let count = 0

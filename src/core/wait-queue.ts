@@ -37,7 +37,7 @@ export class WaitQueue {
     const { subscriptions, store } = this.#engine
     if (this.#subscription) return this.#subscription.live()
     // Somebody here waited for the key a moment ago, and the subscription is still there.
-    if (subscriptions.isLive(this.key, this.#only)) {
+    if (!this.#subscribing && subscriptions.isLive(this.key, this.#only)) {
       this.#subscription = subscriptions.open(this.key, this.#hear, this.#only)
     }
     return this.#subscription !== undefined || (this.#only !== undefined && store.hearsGrants?.() === true)

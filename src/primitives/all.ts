@@ -7,6 +7,9 @@ import { InvalidOptionError, LockTimeoutError } from '../errors.js'
 import type { Duration } from '../kit/duration.js'
 import { type NestedOption, releaseHeld } from './lock.js'
 
+/** How much longer than its wait a caller of `acquireAll` waits for what it already held to be released. */
+const RELEASE_WITHIN_MS = 250
+
 /**
  * Several locks held together: one signal, one release.
  *
@@ -132,17 +135,29 @@ function asksFor(defaults: Defaults, names: readonly string[], options: AcquireO
   return asks.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
+/** All are free again when the caller is told, unless the store is slow: its wait is over, and must not last much longer. */
+async function releaseSoon(engine: Engine, held: readonly Lock[], signal: AbortSignal | undefined): Promise<void> {
+  const released = engine.cleanup.track(Promise.all(held.map((lock) => lock.release())))
+  if (signal?.aborted) return
+  await new Promise<void>((resolve) => {
+    const cancel = engine.world.after(RELEASE_WITHIN_MS, resolve, true)
+    void released.then(() => {
+      cancel()
+      resolve()
+    })
+  })
+}
+
 async function oneByOne(engine: Engine, asks: readonly Ask[], waitMs: number, since: number): Promise<Lock[]> {
   const waitedMs = (): number => engine.world.now() - since
   const held: Lock[] = []
   try {
-    for (const ask of asks) held.push(await engine.acquire({ ...ask, waitMs: Math.max(waitMs - waitedMs(), 0) }))
+    for (const ask of asks) held.push(await engine.acquire({ ...ask, since, waitMs: Math.max(waitMs - waitedMs(), 0) }))
     // While we waited for the last, an earlier one may have been lost.
     for (const lock of held) lock.assertHeld()
     return held
   } catch (error) {
-    // In the background: the caller's wait is over, and a store that does not answer would prolong it.
-    for (const lock of held) void engine.cleanup.track(lock.release())
+    await releaseSoon(engine, held, asks[0]?.signal)
     // What was waited in all, and not only for the name that stayed busy.
     if (error instanceof LockTimeoutError) {
       throw new LockTimeoutError(error.lock, { waitedMs: waitedMs(), heldBy: error.heldBy })

@@ -167,7 +167,8 @@ export class WebLocks {
     const { signal } = lock
     const refuseLoss = (): void => {
       lease.settle()
-      if (lease.loss) throw abortError(`"${ask.name}" was lost or stolen: ${lease.loss.message}`, lease.loss)
+      const loss = lease.loss ?? lease.takenBack
+      if (loss) throw abortError(`"${ask.name}" was lost or stolen: ${loss.message}`, loss)
     }
     let stopListening: (() => void) | undefined
     const lost = new Promise<void>((resolve) => (stopListening = onAbort(signal, resolve))).then(refuseLoss)

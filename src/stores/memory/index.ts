@@ -142,14 +142,9 @@ class Memory implements MemoryStore {
     place.expiresAt = Math.max(place.expiresAt, now + ttlMs)
     const newest = BigInt(this.#lastToken)
     if (entry.line?.keys().next().value !== owner) return { outcome: 'waiting', ahead: 1, newest }
-    return { outcome: 'waiting', ahead: 0, newest, blockedMs: this.#blockedMs(entry, now) }
-  }
-
-  /** When the next lease ends by itself; 0 if nothing is held. */
-  #blockedMs(entry: Entry, now: number): number {
-    let least = Number.POSITIVE_INFINITY
-    for (const { expiresAt } of this.#all(entry)) least = Math.min(least, expiresAt - now)
-    return least === Number.POSITIVE_INFINITY ? 0 : least
+    if (this.#fits(entry, place.claim)) return { outcome: 'waiting', ahead: 0, newest, blockedMs: 0 }
+    const ends = this.#all(entry).map(({ expiresAt }) => expiresAt - now)
+    return { outcome: 'waiting', ahead: 0, newest, blockedMs: Math.min(...ends) }
   }
 
   release(leases: readonly Lease[]): Released[] {
