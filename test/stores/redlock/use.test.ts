@@ -207,6 +207,28 @@ describe('clients', () => {
   })
 })
 
+describe('a semaphore, which is made of slots here', () => {
+  test('forceRelease() cuts off all who hold a permit, and nobody else', async () => {
+    const locks = locksOn(servers.store())
+    const name = fresh()
+    const [api, other] = [locks.semaphore(name, 3), locks.semaphore(`${name}#1`, 2)]
+    const permits = [await api.acquire(), await api.acquire(), await other.acquire()] as const
+    const state = await locks.inspect(name, { kind: 'semaphore' })
+    expect(state.holders.length).toBe(2)
+    const cut = await locksOn(servers.store()).forceRelease(name, { kind: 'semaphore' })
+    expect(cut.map(({ fencingToken }) => fencingToken).sort()).toEqual(
+      permits
+        .slice(0, 2)
+        .map((permit) => permit.fencingToken)
+        .sort(),
+    )
+    await vi.waitFor(() => expect(permits.map((permit) => permit.isHeld)).toEqual([false, false, true]))
+    expect((await locks.inspect(name, { kind: 'semaphore' })).holders).toEqual([])
+    expect((await locks.forceRelease(`${name}#1`, { kind: 'semaphore' })).length, 'another semaphore').toBe(1)
+    await locks.close({ grace: 0 })
+  })
+})
+
 describe('those who want the same at once', () => {
   test.each([4, 5])('with %i servers split votes end, and everybody gets it in turn', async (size) => {
     const some = size === 5 ? servers : await Servers.start(size)
