@@ -19,7 +19,7 @@ export interface Command {
 
 /** Where this program is. A bundler may move every file but the entries, so only main can tell. */
 export interface Program {
-  guardFile: string
+  watchdogFile: string
 }
 
 export interface OptionSpec {

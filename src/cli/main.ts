@@ -23,7 +23,7 @@ const commands: Record<string, () => Promise<Command>> = {
 }
 
 const program: Program = {
-  guardFile: fileURLToPath(new URL(`guard${extname(import.meta.url)}`, import.meta.url)),
+  watchdogFile: fileURLToPath(new URL(`watchdog${extname(import.meta.url)}`, import.meta.url)),
 }
 
 async function main(argv: readonly string[]): Promise<number> {

@@ -1,5 +1,5 @@
 /**
- * Which processes belong to a command, and how to reach all of them. Only Node's own modules: the guard loads this too.
+ * Which processes belong to a command, and how to reach all of them. Only Node's own modules: the watchdog loads this too.
  *
  * @module
  */
@@ -16,7 +16,7 @@ export interface Job {
   ownGroup: boolean
   session: number
   /** Stands in the environment of the command and of whatever inherits it. */
-  mark: string
+  tag: string
 }
 
 interface ProcessFacts {
@@ -29,17 +29,17 @@ interface ProcessFacts {
   startedAt: string | undefined
 }
 
-/** The variable that carries the marks, one for each `leasehold run` around the process. */
-export const MARKS = 'LEASEHOLD_MARKS'
+/** The variable that carries the tags, one for each `leasehold run` around the process. */
+export const TAGS = 'LEASEHOLD_TAGS'
 
-/** The marks around us and one more: a command that itself uses `leasehold run` must still be found by the outer one. */
-export function withMark(mark: string): string {
-  return process.env[MARKS] ? `${process.env[MARKS]} ${mark}` : mark
+/** The tags around us and one more: a command that itself uses `leasehold run` must still be found by the outer one. */
+export function withTag(tag: string): string {
+  return process.env[TAGS] ? `${process.env[TAGS]} ${tag}` : tag
 }
 
-export function jobOf(pid: number, ownGroup: boolean, mark: string): Job {
+export function jobOf(pid: number, ownGroup: boolean, tag: string): Job {
   const facts = factsOf(pid)
-  return { pid, ownGroup, mark, startedAt: facts?.startedAt, session: facts?.session ?? UNKNOWN_SESSION }
+  return { pid, ownGroup, tag, startedAt: facts?.startedAt, session: facts?.session ?? UNKNOWN_SESSION }
 }
 
 /** Passes a signal on to the command's group; in a terminal, to what it started there. */
@@ -87,7 +87,7 @@ function membersOf(job: Job): ProcessFacts[] {
   const members = new Map<number, ProcessFacts>()
   for (const one of all) {
     const first = one.pid === job.pid && one.startedAt === job.startedAt
-    if (first || (job.ownGroup && one.group === job.pid) || bears(one.pid, job.mark)) members.set(one.pid, one)
+    if (first || (job.ownGroup && one.group === job.pid) || carries(one.pid, job.tag)) members.set(one.pid, one)
   }
   // Children of members are members, whatever they did to their environment.
   for (let known = 0; known < members.size; ) {
@@ -99,9 +99,9 @@ function membersOf(job: Job): ProcessFacts[] {
 }
 
 /** In its environment as it was at exec. Not readable for processes of other users, which we could not signal either. */
-function bears(pid: number, mark: string): boolean {
+function carries(pid: number, tag: string): boolean {
   try {
-    return readFileSync(`/proc/${pid}/environ`).includes(mark)
+    return readFileSync(`/proc/${pid}/environ`).includes(tag)
   } catch {
     return false
   }
@@ -152,7 +152,7 @@ function readStat(pid: number): string[] | undefined {
   }
 }
 
-/** Where there is no /proc (macOS, BSD). Knows neither marks nor sessions nor starts, only groups and families. */
+/** Where there is no /proc (macOS, BSD). Knows neither tags nor sessions nor starts, only groups and families. */
 function listWithPs(): ProcessFacts[] {
   const { stdout: text } = spawnSync('ps', ['-A', '-o', 'pid=,ppid=,pgid=,stat='], { encoding: 'utf8' })
   // Without ps, groups are still signalled; only what has left them is not found.

@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { isatty } from 'node:tty'
 import { exitCode, exitCodeOfSignal } from './exit-codes.js'
 import { say } from './output.js'
-import { type Job, MARKS, groupIsAlive, jobOf, killJob, signalJob, withMark } from './processes.js'
+import { type Job, TAGS, groupIsAlive, jobOf, killJob, signalJob, withTag } from './processes.js'
 
 /** While something is dying: how often to look whether it is dead. */
 const LOOK_EVERY = 10
@@ -21,7 +21,7 @@ export interface SupervisionOptions {
   command: readonly string[]
   /** Added to our own environment. */
   env: Record<string, string>
-  mark: string
+  tag: string
   killAfterMs: number
 }
 
@@ -50,13 +50,13 @@ export class Supervision {
     const [file = '', ...args] = options.command
     // A group of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
     const ownGroup = !isatty(0)
-    const env = { ...process.env, ...options.env, [MARKS]: withMark(options.mark) }
+    const env = { ...process.env, ...options.env, [TAGS]: withTag(options.tag) }
     const child = spawn(file, args, { stdio: 'inherit', detached: ownGroup, env })
     if (child.pid === undefined) {
       const [error] = (await once(child, 'error')) as [NodeJS.ErrnoException]
       throw new NotStartedError(file, error)
     }
-    return new Supervision(child, jobOf(child.pid, ownGroup, options.mark), options.killAfterMs)
+    return new Supervision(child, jobOf(child.pid, ownGroup, options.tag), options.killAfterMs)
   }
 
   private constructor(child: ChildProcess, job: Job, killAfterMs: number) {

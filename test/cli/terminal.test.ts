@@ -50,7 +50,7 @@ test('kill -9 of leasehold run: the command and its orphans die in a terminal, t
   process.kill(Number(await place.appears('run')), 'SIGKILL')
   const pid = Number(await place.appears('orphan'))
   await until('the orphan is dead', () => !isAlive(pid))
-  await until('the guard says so', () => terminal.stdout.includes('stopping its command'))
+  await until('the watchdog says so', () => terminal.stdout.includes('stopping its command'))
 })
 
 test('ctrl-z suspends it all, and fg goes on', async () => {

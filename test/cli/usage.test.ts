@@ -38,7 +38,7 @@ test.each([
   ['x --shared=no -- true', '--shared is a switch and takes no value; it was given "no"'],
 ])('run %s: %s', async (typed, says) => {
   const start = async (): Promise<number> =>
-    run.run(new Input(run, typed.split(' ').filter(Boolean)), { guardFile: 'not started' })
+    run.run(new Input(run, typed.split(' ').filter(Boolean)), { watchdogFile: 'not started' })
   await expect(start()).rejects.toThrow(says)
 })
 

@@ -5,8 +5,8 @@ import { StoreUnavailableError } from '../../errors.js'
 import type { Locks } from '../../locks.js'
 import { type Command, type Input, type Program, UsageError } from '../command.js'
 import { exitCode, exitCodeOfSignal } from '../exit-codes.js'
-import { deadlineIn } from '../guard-orders.js'
-import { Guarded } from '../guarded.js'
+import { deadlineIn } from '../watchdog-protocol.js'
+import { WatchdogClient } from '../watchdog-client.js'
 import { say } from '../output.js'
 import { Signals } from '../signals.js'
 import { storeOption, withStore } from '../stores.js'
@@ -17,7 +17,7 @@ interface Plan {
   name: string
   command: readonly string[]
   /** Stands in the environment of the command. */
-  mark: string
+  tag: string
   ttlMs: number
   wait: number | 'forever'
   shared: boolean
@@ -28,7 +28,7 @@ interface Plan {
 /** From the last SIGKILL to the moment from which the lock cannot be trusted: dying takes time, too. */
 const DYING_TAKES = 50
 
-/** A guard that shares its machine with others may come this much too late; a shorter lease would leave it no time. */
+/** A watchdog that shares its machine with others may come this much too late; a shorter lease would leave it no time. */
 const SHORTEST_TTL = 1_000
 
 /** The most that a command gets between SIGTERM and SIGKILL unless asked for. */
@@ -64,12 +64,12 @@ async function runCommand(input: Input, program: Program): Promise<number> {
   const plan = planFrom(input)
   const signals = new Signals()
   // Before anything else: it takes as long to start as we took.
-  const guard = new Guarded({ file: program.guardFile, killAfterMs: plan.killAfterMs, mark: plan.mark })
+  const watchdog = new WatchdogClient({ file: program.watchdogFile, killAfterMs: plan.killAfterMs, tag: plan.tag })
   try {
     return await withStore(input, async (locks) => {
       const lock = await acquire(locks, plan, signals.ended)
       try {
-        return await runUnder(lock, locks, plan, { guard, signals })
+        return await runUnder(lock, locks, plan, { watchdog, signals })
       } finally {
         await lock.release()
       }
@@ -80,7 +80,7 @@ async function runCommand(input: Input, program: Program): Promise<number> {
     say(error.message)
     return error.exitCode
   } finally {
-    await guard.dismiss()
+    await watchdog.dismiss()
   }
 }
 
@@ -97,7 +97,7 @@ function planFrom(input: Input): Plan {
   return {
     name,
     command: input.rest,
-    mark: randomUUID(),
+    tag: randomUUID(),
     ttlMs,
     wait,
     shared: input.has('shared'),
@@ -116,27 +116,27 @@ async function acquire(locks: Locks, plan: Plan, signal: AbortSignal): Promise<L
 }
 
 interface Helpers {
-  guard: Guarded
+  watchdog: WatchdogClient
   signals: Signals
 }
 
 /** The command's exit status, or 70 if we had to stop it. The lock is still held when this resolves, unless it was lost. */
-async function runUnder(lock: Lock, locks: Locks, plan: Plan, { guard, signals }: Helpers): Promise<number> {
-  // Handed over by another, it may be ours for a short while only: too short for a guard that has to stop things in time.
+async function runUnder(lock: Lock, locks: Locks, plan: Plan, { watchdog, signals }: Helpers): Promise<number> {
+  // Handed over by another, it may be ours for a short while only: too short for a watchdog that has to stop things in time.
   if (lock.remainingMs < (plan.ttlMs * 2) / 3) await lock.extend(plan.ttlMs)
-  const arm = (): void => guard.arm(deadlineIn(() => lock.remainingMs - DYING_TAKES))
+  const arm = (): void => watchdog.arm(deadlineIn(() => lock.remainingMs - DYING_TAKES))
   locks.on('renewed', ({ holder }) => {
     if (holder === lock.holder) arm()
   })
   arm()
-  await guard.armed
+  await watchdog.armed
   signals.ended.throwIfAborted()
   lock.assertHeld()
-  if (guard.stopped)
+  if (watchdog.stopped)
     throw new StoreUnavailableError(`${JSON.stringify(lock.name)} could not be renewed before the command started`)
   const command = await Supervision.start({ ...plan, env: environmentOf(lock) })
-  guard.watch(command.job)
-  guard.onUnprotected = () => command.stop('its guard process died, and no other could be started')
+  watchdog.watch(command.job)
+  watchdog.onUnprotected = () => command.stop('its watchdog process died, and no other could be started')
   signals.passOnTo(command.job, () => lock.isHeld)
   const { signal } = lock
   const lost = (): void => command.kill(messageOf(signal))
@@ -144,18 +144,18 @@ async function runUnder(lock: Lock, locks: Locks, plan: Plan, { guard, signals }
   else signal.addEventListener('abort', lost)
   const status = await command.ended
   signal.removeEventListener('abort', lost)
-  await guard.dismiss()
+  await watchdog.dismiss()
   const released = await lock.release()
-  const trouble = troubleOf(lock, command, guard)
+  const trouble = troubleOf(lock, command, watchdog)
   if (trouble) say(trouble)
   else if (!released) say(`${JSON.stringify(lock.name)} could not be released, and is held until its ttl has passed`)
   return trouble ? exitCode.lost : status
 }
 
 /** Why the command cannot be said to have run under the lock from beginning to end; undefined if it has. */
-function troubleOf(lock: Lock, command: Supervision, guard: Guarded): string | undefined {
+function troubleOf(lock: Lock, command: Supervision, watchdog: WatchdogClient): string | undefined {
   if (command.stopped) return `${command.stopped}; the command was killed`
-  if (guard.stopped) return `${JSON.stringify(lock.name)} could not be renewed in time; the command was stopped`
+  if (watchdog.stopped) return `${JSON.stringify(lock.name)} could not be renewed in time; the command was stopped`
   // Nobody noticed before it was to be released.
   if (lock.signal.aborted) return `${messageOf(lock.signal)}; the command may have gone on without it`
   return undefined
