@@ -9,7 +9,16 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { isatty } from 'node:tty'
 import { exitCode, exitCodeOfSignal } from './exit-codes.js'
 import { say } from './output.js'
-import { type Job, TAGS, groupIsAlive, jobOf, killJob, signalJob, withTag } from './processes.js'
+import {
+  type Job,
+  TAGS,
+  jobOf,
+  killJob,
+  sessionIsAlive,
+  signalSession,
+  terminateSession,
+  withTag,
+} from './processes.js'
 
 /** While something is dying: how often to look whether it is dead. */
 const LOOK_EVERY = 10
@@ -40,7 +49,7 @@ export class Supervision {
   readonly job: Job
   /** Why the command was stopped or killed by us; undefined if it was not. */
   stopped: string | undefined
-  /** The exit status of the command, once it has ended with everything in its group. */
+  /** The exit status of the command, once it has ended with everything in its session. */
   readonly ended: Promise<number>
 
   readonly #killAfterMs: number
@@ -48,15 +57,15 @@ export class Supervision {
 
   static async start(options: SupervisionOptions): Promise<Supervision> {
     const [file = '', ...args] = options.command
-    // A group of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
-    const ownGroup = !isatty(0)
+    // A session of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
+    const ownSession = !isatty(0)
     const env = { ...process.env, ...options.env, [TAGS]: withTag(options.tag) }
-    const child = spawn(file, args, { stdio: 'inherit', detached: ownGroup, env })
+    const child = spawn(file, args, { stdio: 'inherit', detached: ownSession, env })
     if (child.pid === undefined) {
       const [error] = (await once(child, 'error')) as [NodeJS.ErrnoException]
       throw new NotStartedError(file, error)
     }
-    return new Supervision(child, jobOf(child.pid, ownGroup, options.tag), options.killAfterMs)
+    return new Supervision(child, jobOf(child.pid, ownSession, options.tag), options.killAfterMs)
   }
 
   private constructor(child: ChildProcess, job: Job, killAfterMs: number) {
@@ -74,40 +83,32 @@ export class Supervision {
   /** With time to tidy up: the lock is still ours for a while. */
   stop(why: string): void {
     this.stopped ??= why
-    this.#terminate()
+    terminateSession(this.job)
     setTimeout(() => this.kill(why), this.#killAfterMs).unref()
   }
 
   async #untilTheEnd(child: ChildProcess): Promise<number> {
     const [code, signal] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
     if (this.stopped) this.kill(this.stopped)
-    else await this.#clearGroup()
+    else await this.#clearSession()
     await this.#killing
     return signal ? exitCodeOfSignal(signal) : (code as number)
   }
 
-  /** What the command left behind in its group would go on working after the lock is released. */
-  async #clearGroup(): Promise<void> {
-    if (!groupIsAlive(this.job)) return
-    this.#terminate()
+  /** What the command left behind in its session would go on working after the lock is released. */
+  async #clearSession(): Promise<void> {
+    if (!sessionIsAlive(this.job)) return
+    terminateSession(this.job)
     const since = performance.now()
     let told = false
-    for (let pause = LOOK_EVERY; groupIsAlive(this.job); pause = Math.min(pause * 1.5, 100)) {
+    for (let pause = LOOK_EVERY; sessionIsAlive(this.job); pause = Math.min(pause * 1.5, 100)) {
       await sleep(pause)
       const waited = performance.now() - since
-      if (waited >= this.#killAfterMs) signalJob(this.job, 'SIGKILL')
+      if (waited >= this.#killAfterMs) signalSession(this.job, 'SIGKILL')
       if (told || waited < this.#killAfterMs + SUSPICIOUSLY_LONG) continue
       told = true
-      say(
-        `something that the command left behind in process group ${this.job.pid} cannot be killed; still holding the lock`,
-      )
+      say(`something that the command left behind in session ${this.job.pid} cannot be killed; still holding the lock`)
     }
-  }
-
-  #terminate(): void {
-    signalJob(this.job, 'SIGTERM')
-    // A process that was stopped hears SIGTERM only when it goes on.
-    signalJob(this.job, 'SIGCONT')
   }
 
   async #killAll(): Promise<void> {

@@ -20,7 +20,7 @@ import {
   leftUntil,
   onLines,
 } from './watchdog-protocol.js'
-import { type Job, jobIsAlive, killJob, signalJob } from './processes.js'
+import { type Job, jobIsAlive, killJob, terminateSession } from './processes.js'
 
 /** Timers do not count the time a machine was asleep, so look this often whether the deadline has come closer. */
 const LOOK_EVERY = 200
@@ -42,7 +42,7 @@ class Watchdog {
 
   constructor(killAfterMs: number, tag: string) {
     this.#killAfterMs = killAfterMs
-    this.#job = { pid: 0, startedAt: undefined, ownGroup: false, session: 0, tag }
+    this.#job = { pid: 0, startedAt: undefined, ownSession: false, session: 0, tag }
   }
 
   obey(order: WatchdogOrder): void {
@@ -57,7 +57,7 @@ class Watchdog {
     this.#lookSoon(0)
   }
 
-  /** If it had to be stopped, what has left its group is not spared either. */
+  /** If it had to be stopped, what has left its session is not spared either. */
   async #leave(): Promise<void> {
     this.#leaving = true
     while (this.#killAt && !killJob(this.#job)) await sleep(LOOK_AGAIN_AFTER)
@@ -114,11 +114,7 @@ class Watchdog {
       deadlineIn(() => this.#killAfterMs),
     )
     tell({ report: 'stopping' })
-    if (leftUntil(this.#killAt) > 0) {
-      signalJob(this.#job, 'SIGTERM')
-      // A process that was stopped hears SIGTERM only when it goes on.
-      signalJob(this.#job, 'SIGCONT')
-    }
+    if (leftUntil(this.#killAt) > 0) terminateSession(this.#job)
     return this.#killAt
   }
 }
