@@ -11,7 +11,7 @@ import {
 } from '../errors.js'
 import { type Command, Input, type Program, UsageError } from './command.js'
 import { exitCode } from './exit-codes.js'
-import { type Output, print, say } from './output.js'
+import { type Output, flushed, print, say } from './output.js'
 
 /** Each loaded only when it is typed. A new command is a file in commands/ and a line here. */
 const commands: Record<string, () => Promise<Command>> = {
@@ -94,5 +94,15 @@ function fail(error: unknown): never {
   process.exit(exitCodeOf(error))
 }
 
+async function exit(code: number): Promise<never> {
+  try {
+    await flushed()
+  } catch (error) {
+    say(`the output could not be written: ${error instanceof Error ? error.message : error}`)
+    process.exit(exitCode.outputFailed)
+  }
+  process.exit(code)
+}
+
 process.on('uncaughtException', fail)
-main(process.argv.slice(2)).then((code) => process.exit(code), fail)
+main(process.argv.slice(2)).then(exit, fail)
