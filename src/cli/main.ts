@@ -12,6 +12,7 @@ import {
 import { type Command, Input, type Program, UsageError } from './command.js'
 import { exitCode } from './exit-codes.js'
 import { type Output, flushed, print, say } from './output.js'
+import { unknownWord } from './unknown.js'
 
 /** Each loaded only when it is typed. A new command is a file in commands/ and a line here. */
 const commands: Record<string, () => Promise<Command>> = {
@@ -48,7 +49,7 @@ async function main(argv: readonly string[]): Promise<number> {
 
 async function commandNamed(name: string): Promise<Command> {
   const load = Object.hasOwn(commands, name) ? commands[name] : undefined
-  if (!load) throw new UsageError(`there is no command ${JSON.stringify(name)}\n\n${await overview('stderr')}`)
+  if (!load) throw unknownWord('command', name, Object.keys(commands))
   return load()
 }
 

@@ -8,11 +8,15 @@ const place = new Place()
 
 test('bad usage exits with 64 and says what was wrong, before anything is touched', async () => {
   const wrong: [typed: string[], says: string][] = [
-    [['fly'], 'there is no command "fly"'],
+    [['runn'], 'unknown command "runn" (did you mean "run"? known: run, ls, '],
     [['run', 'x', '--ttl', '10 parsecs', '--', 'true'], '--ttl takes a duration of at least 1s'],
     [['run', 'x', '--store', 'floppy:', '--', 'true'], 'it was "floppy:"'],
     [['run', 'x'.repeat(256), '--', 'true'], 'name takes'],
-    [['ls', '--kind', 'no kind'], 'kind takes'],
+    [['ls', '--kind', 'semaphor'], 'unknown kind "semaphor" (did you mean "semaphore"? known: lock, '],
+    [['show', 'x', '--kind', 'all'], 'unknown kind "all" (known: lock, '],
+    [['release', 'x', '--force', '--kind', 'locks'], 'unknown kind "locks" (did you mean "lock"? known: lock, '],
+    [['ls', '--jsn'], 'unknown option "--jsn" (did you mean "--json"? known: --older-than, '],
+    [['ls', '--store', 'sqlite:/tmp/100%.db'], 'store takes'],
   ]
   for (const [typed, says] of wrong) {
     const { code, stdout, stderr } = await place.leasehold(...typed).ended
@@ -26,8 +30,8 @@ test.each([
   ['name --', 'the command is missing; it comes after "--"'],
   ['-- true', 'name is missing'],
   ['a b -- true', 'one name is enough; what is "b"?'],
-  ['x --tll 5s -- true', 'there is no option --tll; there are --ttl, --wait, '],
-  ['x -t 5s -- true', 'there is no option -t; there are --ttl, --wait, '],
+  ['x --tll 5s -- true', 'unknown option "--tll" (did you mean "--ttl"? known: --ttl, --wait, '],
+  ['x -t 5s -- true', 'unknown option "-t" (known: --ttl, --wait, '],
   ['x --ttl -- true', '--ttl takes DURATION; there was none'],
   ['x --ttl --wait 5s -- true', '--ttl takes DURATION; it was "--wait"'],
   ['x --ttl 999 -- true', 'it was 999'],

@@ -88,7 +88,7 @@ function planFrom(input: Input): Plan {
   if (process.platform === 'win32') throw new UsageError('run needs process groups, which Windows does not have')
   if (!input.rest?.length) throw new UsageError('the command is missing; it comes after "--"')
   const name = input.one('name')
-  const permits = input.count('permits', LARGEST_PERMITS)
+  const permits = input.count('permits', { most: LARGEST_PERMITS })
   if (permits !== undefined && input.has('shared')) throw new UsageError('--shared and --permits exclude each other')
   const ttlMs = input.duration('ttl', { min: SHORTEST_TTL }) ?? 30_000
   const longest = ttlMs / 3

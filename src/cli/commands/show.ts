@@ -17,7 +17,8 @@ export const show: Command = {
 
 async function showOne(input: Input): Promise<number> {
   const name = input.one('name')
-  const state = await withStore(input, (locks) => locks.inspect(name, kindFrom(input)))
+  const kind = kindFrom(input)
+  const state = await withStore(input, (locks) => locks.inspect(name, kind))
   const { holders, waiters } = state
   if (input.has('json')) {
     printJson({ ...state, holders: holders.map(holderAsJson) })
