@@ -12,10 +12,16 @@ export class Signals {
   /** The one that ended the waiting. */
   caught: NodeJS.Signals | undefined
 
+  /** Rejects when the waiting has to end. */
+  readonly rejected: Promise<never>
+
   readonly #waiting = new AbortController()
   #job: Job | undefined
 
   constructor() {
+    const { signal: ended } = this.#waiting
+    this.rejected = new Promise((_, reject) => ended.addEventListener('abort', () => reject(ended.reason)))
+    this.rejected.catch(() => {})
     for (const signal of PASSED_ON) process.on(signal, () => this.#receive(signal))
   }
 

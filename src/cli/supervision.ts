@@ -3,7 +3,7 @@
  *
  * @module
  */
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isatty } from 'node:tty'
@@ -34,13 +34,25 @@ export interface SupervisionOptions {
   killAfterMs: number
 }
 
+/** Why a file cannot be executed, for those reasons whose own words say too little. */
+const REASONS: Record<string, string> = {
+  EACCES: 'it may not be executed, or is a directory',
+  ENOTDIR: 'a part of its path is not a directory',
+  ETXTBSY: 'something is writing to it',
+  ELOOP: 'there are too many symbolic links on its path',
+  E2BIG: 'its arguments and environment are too long',
+}
+
 /** The command could not be started; carries the exit status that shells give for that. */
 export class NotStartedError extends Error {
   readonly exitCode: number
 
-  constructor(file: string, error: NodeJS.ErrnoException) {
-    const missing = error.code === 'ENOENT'
-    super(missing ? `there is no command ${JSON.stringify(file)}` : `${file} cannot be started: ${error.message}`)
+  constructor(file: string, { code = '', message }: NodeJS.ErrnoException) {
+    const missing = code === 'ENOENT'
+    const reason = REASONS[code] ? `${REASONS[code]} (${code})` : message
+    super(
+      missing ? `there is no command ${JSON.stringify(file)}` : `${JSON.stringify(file)} cannot be started: ${reason}`,
+    )
     this.exitCode = missing ? exitCode.notFound : exitCode.notExecutable
   }
 }
@@ -60,12 +72,8 @@ export class Supervision {
     // A session of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
     const ownSession = !isatty(0)
     const env = { ...process.env, ...options.env, [TAGS]: withTag(options.tag) }
-    const child = spawn(file, args, { stdio: 'inherit', detached: ownSession, env })
-    if (child.pid === undefined) {
-      const [error] = (await once(child, 'error')) as [NodeJS.ErrnoException]
-      throw new NotStartedError(file, error)
-    }
-    return new Supervision(child, jobOf(child.pid, ownSession, options.tag), options.killAfterMs)
+    const child = await spawned(file, args, { stdio: 'inherit', detached: ownSession, env })
+    return new Supervision(child, jobOf(child.pid as number, ownSession, options.tag), options.killAfterMs)
   }
 
   private constructor(child: ChildProcess, job: Job, killAfterMs: number) {
@@ -114,4 +122,19 @@ export class Supervision {
   async #killAll(): Promise<void> {
     while (!killJob(this.job)) await sleep(LOOK_EVERY)
   }
+}
+
+/** Node tells some reasons by an event and throws the others. */
+async function spawned(file: string, args: readonly string[], options: SpawnOptions): Promise<ChildProcess> {
+  // Shells say that there is no such command; Node would say that its own argument is wrong.
+  if (file === '') throw new NotStartedError(file, Object.assign(new Error(), { code: 'ENOENT' }))
+  let child: ChildProcess
+  try {
+    child = spawn(file, args, options)
+  } catch (error) {
+    throw new NotStartedError(file, error as NodeJS.ErrnoException)
+  }
+  if (child.pid !== undefined) return child
+  const [error] = (await once(child, 'error')) as [NodeJS.ErrnoException]
+  throw new NotStartedError(file, error)
 }

@@ -72,8 +72,8 @@ export class WatchdogClient {
   /** Nothing is left to protect. */
   async dismiss(): Promise<void> {
     if (this.#process.exitCode !== null || this.#process.signalCode !== null) return
-    // Waited in vain for a lock: it has not even begun.
-    if (!this.#deadline) return void this.#process.kill('SIGKILL')
+    // The command has not been started, or has ended: a watchdog that has not even begun need not say good-bye.
+    if (!this.#deadline || !this.#ready) return void this.#process.kill('SIGKILL')
     const gone = new Promise<void>((resolve) => {
       this.#dismissed = resolve
     })

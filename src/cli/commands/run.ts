@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { basename } from 'node:path'
 import type { Lock } from '../../core/lock.js'
-import { StoreUnavailableError } from '../../errors.js'
+import { LockTimeoutError, StoreUnavailableError } from '../../errors.js'
 import type { Locks } from '../../locks.js'
 import { type Command, type Input, type Program, UsageError } from '../command.js'
 import { exitCode, exitCodeOfSignal } from '../exit-codes.js'
@@ -23,6 +23,8 @@ interface Plan {
   shared: boolean
   permits: number | undefined
   killAfterMs: number
+  /** The exit status if the lock stays busy. */
+  busyStatus: number
 }
 
 /** From the last SIGKILL to the moment from which the lock cannot be trusted: dying takes time, too. */
@@ -41,20 +43,28 @@ export const run: Command = {
   summary: 'runs a command while holding a lock',
   about: `
 The command has its own exit status. Otherwise: 75 the lock stayed busy, 69 the store is unavailable,
-64 bad usage, 70 the lock was lost and the command was killed, 127 there is no such command.
+64 bad usage, 70 the lock was lost and the command was killed, 126 the command cannot be executed, 127 it is not there.
 It sees LEASEHOLD_NAME, LEASEHOLD_HOLDER and LEASEHOLD_FENCING_TOKEN. Signals are passed on.`,
   options: {
     ttl: { value: 'DURATION', help: 'if this machine dies, others wait at most so long (default 30s, at least 1s)' },
     wait: { value: 'DURATION|forever', help: 'give up after so long; 0: at once (default 10s)' },
     shared: { help: 'beside others that share it, but never beside one that does not' },
     permits: { value: 'N', help: 'at most N at a time, instead of one' },
+    'busy-status': {
+      value: 'N',
+      help: "exit with N instead of 75 if the lock stays busy, to tell it from the command's own",
+    },
     'kill-after': { value: 'DURATION', help: 'from SIGTERM to SIGKILL (default 5s, but at most a quarter of the ttl)' },
     ...storeOption,
   },
   examples: [
-    ['leasehold run backup -- ./backup.sh', 'never two backups at once on this machine'],
-    ['leasehold run --wait 0 report -- ./report', 'from cron on many machines: skip it if somebody is at it'],
-    ['leasehold run --store redis://db:6379 deploy -- make deploy', 'one deployment at a time across machines'],
+    ['leasehold run backup -- ./backup.sh', 'never two backups of this user at once on this machine'],
+    ['leasehold run --wait 0 --busy-status 0 report -- ./report', 'from cron: skip it if the last one is still at it'],
+    [
+      'leasehold run --store redis://db:6379 deploy -- make deploy',
+      'one deployment at a time, for all users and machines',
+    ],
+    ['leasehold run --store-file ~/.locks-url deploy -- make deploy', 'without a password in the process list'],
     ['leasehold run --permits 3 thumbnails -- ./resize big.png', 'at most three at once'],
   ],
   run: runCommand,
@@ -76,9 +86,11 @@ async function runCommand(input: Input, program: Program): Promise<number> {
     })
   } catch (error) {
     if (signals.caught) return exitCodeOfSignal(signals.caught)
-    if (!(error instanceof NotStartedError)) throw error
-    say(error.message)
-    return error.exitCode
+    if (error instanceof NotStartedError || error instanceof LockTimeoutError) {
+      say(error.message)
+      return error instanceof NotStartedError ? error.exitCode : plan.busyStatus
+    }
+    throw error
   } finally {
     await watchdog.dismiss()
   }
@@ -103,6 +115,7 @@ function planFrom(input: Input): Plan {
     shared: input.has('shared'),
     permits,
     killAfterMs,
+    busyStatus: input.count('busy-status', { least: 0, most: 255 }) ?? exitCode.busy,
   }
 }
 
@@ -129,7 +142,8 @@ async function runUnder(lock: Lock, locks: Locks, plan: Plan, { watchdog, signal
     if (holder === lock.holder) arm()
   })
   arm()
-  await watchdog.armed
+  // A machine with too much to do takes seconds to start a watchdog: whoever wants to end us meanwhile is heard.
+  await Promise.race([watchdog.armed, signals.rejected])
   signals.ended.throwIfAborted()
   lock.assertHeld()
   if (watchdog.stopped)
