@@ -1,5 +1,6 @@
 import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs'
-import { InvalidOptionError } from '../errors.js'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { InvalidOptionError, StoreUnavailableError } from '../errors.js'
 import type { Locks } from '../locks.js'
 import type { Store } from '../store.js'
 import type { Input, OptionSpec } from './command.js'
@@ -14,6 +15,11 @@ export const storeOption: { store: OptionSpec; 'store-file': OptionSpec } = {
   'store-file': { value: 'FILE', help: 'read that URL from a file that only its owner can read' },
 }
 
+/** The most that giving back what is ours may take: from then on it runs out by itself. */
+const CLEAN_UP_MS = 2_000
+/** The same after an outage: a server that did not answer will hardly do so now, and `--wait` is over. */
+const OUTAGE_CLEAN_UP_MS = 300
+
 /** Opens the store that was asked for, lets `use` work on its locks, and closes it again. */
 export async function withStore<T>(input: Input, use: (locks: Locks) => Promise<T>): Promise<T> {
   const url = storeUrl(input) ?? `sqlite:${encodeURI(defaultFile(thisAsker()))}`
@@ -24,13 +30,21 @@ export async function withStore<T>(input: Input, use: (locks: Locks) => Promise<
   const { createLocks } = await import('../index.js')
   const store = await openQuietly(input, url)
   const locks = createLocks(store)
+  let cleanUpMs = CLEAN_UP_MS
   try {
     return await use(locks)
+  } catch (error) {
+    if (error instanceof StoreUnavailableError) cleanUpMs = OUTAGE_CLEAN_UP_MS
+    throw error
   } finally {
     // A request that stopped waiting still has a queue entry to give back.
-    await locks.close({ grace: 0 })
-    await store.close()
+    await Promise.race([close(locks, store), sleep(cleanUpMs)])
   }
+}
+
+async function close(locks: Locks, store: Store): Promise<void> {
+  await locks.close({ grace: 0 })
+  await store.close()
 }
 
 /** The URL that was typed, is in the named file, or in the environment. */
