@@ -15,7 +15,10 @@ import { isBusy } from './trouble.js'
 
 /** How often to look whether the file under our name is still the one we opened. */
 const LOOK_EVERY_MS = 200
-/** One sweep looks at more rows than this many transactions can leave behind. */
+/**
+ * Rows that may be written before the next stretch is swept. A stretch is 256 rows, so that a sweep is around the table
+ * once a quarter of it was written: what expired cannot pile up, however many rows a transaction writes.
+ */
 const SWEEP_EVERY = 64
 
 /** What a transaction was asked to do, and whom to tell about it now that it is done. */
@@ -50,7 +53,8 @@ export class Connection {
   #shared: StoreUnavailableError | undefined
   #lastToken = 0
   #lookedAt = 0
-  #transactions = 0
+  /** Rows that this connection may have left behind. */
+  #rows = 0
 
   constructor(facts: ConnectionFacts) {
     this.#facts = facts
@@ -58,14 +62,15 @@ export class Connection {
     this.#booksFacts = { wallMicros, bellFor, checkBoot: (boot) => this.#checkBoot(boot) }
   }
 
-  /** Throws what SQLite throws; after anything but «busy» the file is opened anew next time. */
-  write<T>(work: (books: Books, sql: Statements) => T): Done<T> {
+  /** `rows`: how many it may leave behind. Throws what SQLite throws; after anything but «busy» the file is opened anew next time. */
+  write<T>(work: (books: Books, sql: Statements) => T, rows = 1): Done<T> {
     return this.#transaction('begin', (sql, now) => {
       const books = new Books(sql, now, this.#booksFacts)
       const result = work(books, sql)
       if (books.lastToken === undefined) this.#checkBoot((sql.state.get() as { boot: string }).boot)
       else this.#lastToken = books.lastToken
-      const deadBells = this.#transactions++ % SWEEP_EVERY === 0 ? sweep(sql, books) : NOBODY
+      const stretches = this.#stretchesDue(rows)
+      const deadBells = stretches > 0 ? sweep(sql, books, stretches) : NOBODY
       const letters = books.letters.length === 0 ? NOBODY : books.letters.map((letter) => addressed(letter, sql))
       return { result, letters, deadBells }
     })
@@ -135,15 +140,22 @@ export class Connection {
   /** One statement by itself. Now and then it is left to a transaction, which also sweeps. */
   #alone(work: (sql: Statements) => { changes: number | bigint }): boolean {
     const { sql } = this.#ready()
-    if (this.#transactions % SWEEP_EVERY === 0) return false
+    if (this.#rows % SWEEP_EVERY === 0) return false
     try {
       if (Number(work(sql).changes) === 0) return false
     } catch (error) {
       if (!isBusy(error)) this.close()
       throw error
     }
-    this.#transactions++
+    this.#rows++
     return true
+  }
+
+  /** The first write of a connection sweeps, too: a process may live for no more than that. */
+  #stretchesDue(rows: number): number {
+    const before = Math.ceil(this.#rows / SWEEP_EVERY)
+    this.#rows += rows
+    return Math.ceil(this.#rows / SWEEP_EVERY) - before
   }
 
   #abandon(sql: Statements, error: unknown): void {

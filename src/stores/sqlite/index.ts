@@ -84,7 +84,7 @@ class Sqlite implements Store {
       const grant = claims.length === 1 ? this.#askAlone(claims[0] as Claim) : undefined
       if (grant) return [grant]
       const atomic = options?.atomic === true && claims.length > 1
-      return this.#writeNow((books) => (atomic ? books.askAtomically(claims) : books.askAll(claims)))
+      return this.#writeNow((books) => (atomic ? books.askAtomically(claims) : books.askAll(claims)), claims.length)
     })
   }
 
@@ -128,7 +128,7 @@ class Sqlite implements Store {
   }
 
   take(requests: readonly TakeRequest[]): Awaitable<TakeAnswer[]> {
-    return this.#write((books, sql) => requests.map((request) => take(sql, request, books.now)))
+    return this.#write((books, sql) => requests.map((request) => take(sql, request, books.now)), requests.length)
   }
 
   /** SQLite's own reading of the machine's clock: the Date of this process may be mocked, and ticks would run early. */
@@ -152,12 +152,12 @@ class Sqlite implements Store {
     return this.#connection.takeVacant(claim)
   }
 
-  #write<T>(work: (books: Books, sql: Statements) => T): Awaitable<T> {
-    return this.#turnstile.run(() => this.#writeNow(work))
+  #write<T>(work: (books: Books, sql: Statements) => T, rows?: number): Awaitable<T> {
+    return this.#turnstile.run(() => this.#writeNow(work, rows))
   }
 
-  #writeNow<T>(work: (books: Books, sql: Statements) => T): T {
-    const done = this.#connection.write(work)
+  #writeNow<T>(work: (books: Books, sql: Statements) => T, rows?: number): T {
+    const done = this.#connection.write(work, rows)
     if (done.letters.length > 0 || done.deadBells.length > 0) this.#watching.deliver(done)
     return done.result
   }
