@@ -41,7 +41,7 @@ async function proveOn(p: Proving, kind: string, store: string): Promise<void> {
   p.check(
     `${kind}: every holder exits with the status of its fate`,
     report.wrongStatus.length === 0,
-    report.wrongStatus.join('; '),
+    report.wrongStatus.join('; ') || `${report.stopped} of them 70, stopped because this machine renewed too late`,
   )
   for (const line of report.alive) p.say(line)
   rmSync(folder, { recursive: true, force: true })

@@ -12,7 +12,8 @@ import { fileURLToPath } from 'node:url'
 import { ROOT, program } from '../../support/programs.js'
 
 const HOLDER = fileURLToPath(new URL('holder.sh', import.meta.url))
-const TTL_MS = 1_500
+/** Long enough for a busy machine to renew in time, short enough not to wait for ever for the dead. */
+const TTL_MS = 3_000
 const SHAPES = ['timeout', 'set-m', 'background', 'orphan'] as const
 /** How a holder ends. A third of them as nobody planned it. */
 const FATES = ['ends', 'ends', 'SIGTERM', 'SIGTERM', 'SIGKILL', 'SIGSTOP'] as const
@@ -38,6 +39,8 @@ export interface HandoffReport {
   late: number
   /** Exit statuses that do not fit the fate. */
   wrongStatus: string[]
+  /** Holders whose machine was too busy to renew in time, and whose watchdog stopped them (status 70). */
+  stopped: number
   /** Lines in all journals. */
   lines: number
 }
@@ -49,6 +52,7 @@ export async function handOff(options: HandoffOptions): Promise<HandoffReport> {
     alive: [],
     late: 0,
     wrongStatus: [],
+    stopped: 0,
     lines: 0,
   }
   await Promise.all(Array.from({ length: options.lanes }, (_, lane) => oneLane(options, lane, report)))
@@ -73,7 +77,10 @@ async function oneLane(options: HandoffOptions, lane: number, report: HandoffRep
     holder = next
   }
   holder.process.kill('SIGKILL')
-  ended.push(holder.end(undefined))
+  ended.push(holder.end(report, true))
+  // Who gets the lock now knows that everything of the last one is dead.
+  const [last] = await once(spawn(process.execPath, [...runOf(options.store, `lane-${lane}`), 'true']), 'exit')
+  if (last !== 0) report.wrongStatus.push(`after the last: ${last}`)
   await Promise.all(ended)
   judge(readFileSync(journal, 'utf8').trimEnd().split('\n'), report)
 }
@@ -103,9 +110,7 @@ class Holder {
     const temper = random() < 0.5 ? 'stubborn' : 'polite'
     const lasts = this.fate === 'ends' ? '1' : this.fate === 'SIGTERM' ? 'term' : 'forever'
     const command = ['bash', HOLDER, journal, this.#shape, temper, lasts]
-    const args = ['run', name, '--ttl', `${TTL_MS}ms`, '--kill-after', '300ms', '--wait', '60s', '--store', store]
-    const file = program(new URL('../../../src/cli/main.ts', import.meta.url))
-    this.process = spawn(process.execPath, [file, ...args, '--', ...command], {
+    this.process = spawn(process.execPath, [...runOf(store, name), ...command], {
       cwd: ROOT,
       stdio: ['ignore', 'pipe', 'pipe'],
     })
@@ -126,11 +131,11 @@ class Holder {
     if (this.fate !== 'ends') this.process.kill(this.fate)
   }
 
-  async end(report: HandoffReport | undefined): Promise<void> {
+  async end(report: HandoffReport, last = false): Promise<void> {
     if (this.fate === 'SIGSTOP') this.process.kill('SIGCONT')
     if (this.process.exitCode === null && this.process.signalCode === null) await once(this.process, 'exit')
-    if (!report) return
     report.alive.push(...this.#alive)
+    if (last) return
     const { exitCode, signalCode } = this.process
     const fits = {
       ends: exitCode === 7,
@@ -138,9 +143,17 @@ class Holder {
       SIGKILL: signalCode === 'SIGKILL',
       SIGSTOP: exitCode === 70,
     }
-    if (!fits[this.fate])
+    if (exitCode === 70 && this.#stderr.includes('could not be renewed in time'))
+      report.stopped += Number(!fits[this.fate])
+    else if (!fits[this.fate])
       report.wrongStatus.push(`${this.fate} ${this.#shape}: ${exitCode ?? signalCode} ${this.#stderr.trim()}`)
   }
+}
+
+/** The arguments of node, up to the command. */
+function runOf(store: string, name: string): string[] {
+  const file = program(new URL('../../../src/cli/main.ts', import.meta.url))
+  return [file, 'run', name, '--ttl', `${TTL_MS}ms`, '--kill-after', '500ms', '--wait', '60s', '--store', store, '--']
 }
 
 function pick<T>(from: readonly T[], random: () => number): T {
