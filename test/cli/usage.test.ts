@@ -1,7 +1,11 @@
 import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
-import { Input } from '../../src/cli/command.js'
+import { type Command, Input } from '../../src/cli/command.js'
+import { ls } from '../../src/cli/commands/ls.js'
+import { migrate } from '../../src/cli/commands/migrate.js'
+import { release } from '../../src/cli/commands/release.js'
 import { run } from '../../src/cli/commands/run.js'
+import { show } from '../../src/cli/commands/show.js'
 import { Place } from './harness.js'
 
 const place = new Place()
@@ -73,4 +77,24 @@ test('what belongs to the command is not read as an option of ours', async () =>
 test('--version is that of the package', async () => {
   const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'))
   expect(await place.leasehold('--version').ended).toMatchObject({ code: 0, stdout: `${version}\n` })
+})
+
+test('every example in help and in the guide is typed as the command takes it', async () => {
+  const commands: Record<string, Command> = { run, ls, show, release, migrate }
+  const guide = readFileSync(new URL('../../docs/guide/command-line.md', import.meta.url), 'utf8')
+  const lines = [...guide.matchAll(/^leasehold .*$/gm)].map(([line]) => line)
+  expect(lines.length).toBeGreaterThan(8)
+  for (const command of Object.values(commands)) lines.push(...command.examples.map(([line]) => line))
+  for (const line of lines) {
+    const [, name = '', ...words] = line.replace(/\s+#.*| [|>] .*|;.*/g, '').split(' ')
+    const typed = new Input(commands[name] as Command, words.filter(Boolean))
+    expect(typed.positionals.length, line).toBeLessThanOrEqual(1)
+    expect(typed.rest !== undefined, line).toBe(name === 'run')
+  }
+})
+
+test('help says whom the default store covers', async () => {
+  const { stdout } = await place.leasehold('help').ended
+  expect(stdout).toContain('this user on this machine')
+  expect(stdout).not.toContain('all processes of this machine')
 })

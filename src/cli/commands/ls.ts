@@ -18,7 +18,7 @@ export const ls: Command = {
     ['leasehold ls', 'every lock'],
     ['leasehold ls --kind all', 'also what run --permits holds (kind semaphore), elections and the rest'],
     ['leasehold ls order:', 'names that begin so'],
-    ['leasehold ls --older-than 5m || notify "a lock is stuck"', 'an alert'],
+    ['leasehold ls --older-than 5m; test $? = 1 && notify "a lock is stuck"', 'an alert'],
     ["leasehold ls --json | jq '.[].holder'", 'for programs'],
   ],
   run: list,

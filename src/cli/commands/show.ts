@@ -6,7 +6,7 @@ import { storeOption, withStore } from '../stores.js'
 
 export const show: Command = {
   usage: '<name> [options]',
-  summary: 'one lock, its holders and its line',
+  summary: 'one lock, its holders and its queue',
   options: { ...listingOptions, ...storeOption },
   examples: [
     ['leasehold show nightly-backup', 'who holds it, and who waits'],
