@@ -143,7 +143,7 @@ class Holder {
       SIGKILL: signalCode === 'SIGKILL',
       SIGSTOP: exitCode === 70,
     }
-    if (exitCode === 70 && this.#stderr.includes('could not be renewed in time'))
+    if (exitCode === 70 && /could not be renewed in time|without a renewal that worked/.test(this.#stderr))
       report.stopped += Number(!fits[this.fate])
     else if (!fits[this.fate])
       report.wrongStatus.push(`${this.fate} ${this.#shape}: ${exitCode ?? signalCode} ${this.#stderr.trim()}`)
