@@ -2,7 +2,7 @@
  * Hand-offs of `leasehold run` between commands that are hard to end: their workers are in process groups of their own
  * (`timeout`, `set -m`), in the background, orphaned, or ignore SIGTERM. A third of the holders is killed or frozen.
  */
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -61,7 +61,6 @@ export async function handOff(options: HandoffOptions): Promise<HandoffReport> {
 
 async function oneLane(options: HandoffOptions, lane: number, report: HandoffReport): Promise<void> {
   const journal = join(options.folder, `lane-${lane}`)
-  execFileSync('mkfifo', [`${journal}.pause`])
   const ended: Promise<void>[] = []
   let holder = new Holder(options, `lane-${lane}`, journal)
   await holder.started

@@ -2,6 +2,7 @@
 journal=$1 shape=$2 temper=$3 lasts=$4
 here=$(dirname "$0") token=$LEASEHOLD_FENCING_TOKEN
 touch "$journal.workers"
+[ -p "$journal.pause" ] || mkfifo "$journal.pause"
 # First of all: a worker of an earlier holder that is alive now is an overlap, even if it does nothing.
 while read -r its pid start; do
   if [ "$its" != "$token" ] && { read -r stat </proc/$pid/stat; } 2>/dev/null; then
