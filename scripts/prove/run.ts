@@ -11,6 +11,7 @@ import { handOff } from './run/handoffs.js'
 
 const LANES = 5
 const HANDOFFS_PER_LANE = 100
+const TTL_MS = 5_000
 
 export default async function prove(p: Proving): Promise<void> {
   p.say(`${LANES} locks on each store, ${HANDOFFS_PER_LANE} hand-offs of each; --seconds is not used here`)
@@ -32,7 +33,7 @@ async function proveOn(p: Proving, kind: string, store: string): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), `leasehold-prove-run-${kind}-`))
   const random = randomFrom(p.seed)
   const since = performance.now()
-  const report = await handOff({ store, folder, handoffs: HANDOFFS_PER_LANE, lanes: LANES, random })
+  const report = await handOff({ store, folder, handoffs: HANDOFFS_PER_LANE, lanes: LANES, ttlMs: TTL_MS, random })
   const seconds = Math.round((performance.now() - since) / 1_000)
   const fates = Object.entries(report.fates).map(([fate, count]) => `${count} ${fate}`)
   const figures = `${report.handoffs} hand-offs (${fates.join(', ')}) in ${seconds} s, ${report.lines} lines written`

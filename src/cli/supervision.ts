@@ -108,12 +108,16 @@ export class Supervision {
     if (!sessionIsAlive(this.job)) return
     terminateSession(this.job)
     const since = performance.now()
+    let killedAt: number | undefined
     let told = false
     for (let pause = LOOK_EVERY; sessionIsAlive(this.job); pause = Math.min(pause * 1.5, 100)) {
       await sleep(pause)
-      const waited = performance.now() - since
-      if (waited >= this.#killAfterMs) signalSession(this.job, 'SIGKILL')
-      if (told || waited < this.#killAfterMs + SUSPICIOUSLY_LONG) continue
+      const now = performance.now()
+      if (now - since < this.#killAfterMs) continue
+      signalSession(this.job, 'SIGKILL')
+      // From the first SIGKILL on: this process may itself have had no processor for seconds before.
+      killedAt ??= now
+      if (told || now - killedAt < SUSPICIOUSLY_LONG) continue
       told = true
       say(`something that the command left behind in session ${this.job.pid} cannot be killed; still holding the lock`)
     }

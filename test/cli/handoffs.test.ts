@@ -11,6 +11,7 @@ test('hand-offs between commands that are hard to end, a third of them killed or
     folder: place.folder,
     handoffs: 5,
     lanes: 3,
+    ttlMs: 2_000,
     random: randomFrom(7),
   })
   expect(report).toMatchObject({ handoffs: 15, alive: [], late: 0, wrongStatus: [] })

@@ -12,8 +12,6 @@ import { fileURLToPath } from 'node:url'
 import { ROOT, program } from '../../support/programs.js'
 
 const HOLDER = fileURLToPath(new URL('holder.sh', import.meta.url))
-/** Long enough for a busy machine to renew in time, short enough not to wait for ever for the dead. */
-const TTL_MS = 3_000
 const SHAPES = ['timeout', 'set-m', 'background', 'orphan'] as const
 /** How a holder ends. A third of them as nobody planned it. */
 const FATES = ['ends', 'ends', 'SIGTERM', 'SIGTERM', 'SIGKILL', 'SIGSTOP'] as const
@@ -27,6 +25,8 @@ export interface HandoffOptions {
   /** So many in a row, in each of the lanes. */
   handoffs: number
   lanes: number
+  /** Long enough for a busy machine to renew in time, short enough not to wait for ever for the dead. */
+  ttlMs: number
   random: () => number
 }
 
@@ -78,8 +78,8 @@ async function oneLane(options: HandoffOptions, lane: number, report: HandoffRep
   holder.process.kill('SIGKILL')
   ended.push(holder.end(report, true))
   // Who gets the lock now knows that everything of the last one is dead.
-  const [last] = await once(spawn(process.execPath, [...runOf(options.store, `lane-${lane}`), 'true']), 'exit')
-  if (last !== 0) report.wrongStatus.push(`after the last: ${last}`)
+  const last = await plainRun(options, `lane-${lane}`)
+  if (last.code !== 0) report.wrongStatus.push(`after the last: ${last.code} ${last.stderr.trim()}`)
   await Promise.all(ended)
   judge(readFileSync(journal, 'utf8').trimEnd().split('\n'), report)
 }
@@ -103,13 +103,14 @@ class Holder {
   readonly #alive: string[] = []
   #stderr = ''
 
-  constructor({ store, random }: HandoffOptions, name: string, journal: string) {
+  constructor(options: HandoffOptions, name: string, journal: string) {
+    const { random } = options
     this.fate = pick(FATES, random)
     this.#shape = pick(SHAPES, random)
     const temper = random() < 0.5 ? 'stubborn' : 'polite'
     const lasts = this.fate === 'ends' ? '1' : this.fate === 'SIGTERM' ? 'term' : 'forever'
     const command = ['bash', HOLDER, journal, this.#shape, temper, lasts]
-    this.process = spawn(process.execPath, [...runOf(store, name), ...command], {
+    this.process = spawn(process.execPath, [...runOf(options, name), ...command], {
       cwd: ROOT,
       stdio: ['ignore', 'pipe', 'pipe'],
     })
@@ -149,10 +150,20 @@ class Holder {
   }
 }
 
+async function plainRun(options: HandoffOptions, name: string): Promise<{ code: number | null; stderr: string }> {
+  const child = spawn(process.execPath, [...runOf(options, name), 'true'], { stdio: ['ignore', 'ignore', 'pipe'] })
+  let stderr = ''
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text
+  })
+  await once(child, 'close')
+  return { code: child.exitCode, stderr }
+}
+
 /** The arguments of node, up to the command. */
-function runOf(store: string, name: string): string[] {
+function runOf({ store, ttlMs }: HandoffOptions, name: string): string[] {
   const file = program(new URL('../../../src/cli/main.ts', import.meta.url))
-  return [file, 'run', name, '--ttl', `${TTL_MS}ms`, '--kill-after', '500ms', '--wait', '60s', '--store', store, '--']
+  return [file, 'run', name, '--ttl', `${ttlMs}ms`, '--kill-after', '500ms', '--wait', '60s', '--store', store, '--']
 }
 
 function pick<T>(from: readonly T[], random: () => number): T {
