@@ -7,7 +7,7 @@ export default defineConfig({
     'src/http/index.ts',
     'src/testing/index.ts',
     'src/cli/main.ts',
-    'src/cli/guard.ts',
+    'src/cli/watchdog.ts',
   ],
   format: 'esm',
   target: 'node20',

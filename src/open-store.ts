@@ -10,7 +10,7 @@ const advisory = async (url: string): Promise<Store> => (await import('./stores/
 
 const OPENERS: Record<string, (url: string) => Promise<Store>> = {
   memory: async () => memory(),
-  sqlite: async (url) => (await import('./stores/sqlite/index.js')).sqlite(decodeURI(url.slice('sqlite:'.length))),
+  sqlite: async (url) => (await import('./stores/sqlite/index.js')).sqlite(pathFrom(url)),
   redis,
   rediss: redis,
   'redis+cluster': redis,
@@ -45,4 +45,12 @@ export async function openStore(url: string): Promise<Store> {
     throw new InvalidOptionError('store', shown, `a URL that begins with one of ${Object.keys(OPENERS).join(', ')}`)
   }
   return open(url)
+}
+
+function pathFrom(url: string): string {
+  try {
+    return decodeURI(url.slice('sqlite:'.length))
+  } catch {
+    throw new InvalidOptionError('store', url, 'a path in which a % is written as %25')
+  }
 }

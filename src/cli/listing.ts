@@ -4,13 +4,16 @@ import type { HolderInfo, WaiterInfo } from '../primitives/lookout.js'
 import type { Input, OptionSpec } from './command.js'
 import { table } from './output.js'
 
+/** What can be held. Each kind has a space of names of its own. */
+export const KINDS = ['lock', 'semaphore', 'election', 'once', 'schedule'] as const
+
 export const listingOptions: { kind: OptionSpec; json: OptionSpec } = {
-  kind: { value: 'KIND', help: 'lock (the default), semaphore, election, once or schedule' },
+  kind: { value: 'KIND', help: `one of ${KINDS.join(', ')} (default lock)` },
   json: { help: 'for programs' },
 }
 
 export function kindFrom(input: Input): { kind?: string } {
-  const kind = input.value('kind')
+  const kind = input.oneOf('kind', KINDS)
   return kind === undefined ? {} : { kind }
 }
 

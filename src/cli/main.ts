@@ -11,7 +11,8 @@ import {
 } from '../errors.js'
 import { type Command, Input, type Program, UsageError } from './command.js'
 import { exitCode } from './exit-codes.js'
-import { type Output, print, say } from './output.js'
+import { type Output, flushed, print, say } from './output.js'
+import { unknownWord } from './unknown.js'
 
 /** Each loaded only when it is typed. A new command is a file in commands/ and a line here. */
 const commands: Record<string, () => Promise<Command>> = {
@@ -23,7 +24,7 @@ const commands: Record<string, () => Promise<Command>> = {
 }
 
 const program: Program = {
-  guardFile: fileURLToPath(new URL(`guard${extname(import.meta.url)}`, import.meta.url)),
+  watchdogFile: fileURLToPath(new URL(`watchdog${extname(import.meta.url)}`, import.meta.url)),
 }
 
 async function main(argv: readonly string[]): Promise<number> {
@@ -48,7 +49,7 @@ async function main(argv: readonly string[]): Promise<number> {
 
 async function commandNamed(name: string): Promise<Command> {
   const load = Object.hasOwn(commands, name) ? commands[name] : undefined
-  if (!load) throw new UsageError(`there is no command ${JSON.stringify(name)}\n\n${await overview('stderr')}`)
+  if (!load) throw unknownWord('command', name, Object.keys(commands))
   return load()
 }
 
@@ -94,5 +95,15 @@ function fail(error: unknown): never {
   process.exit(exitCodeOf(error))
 }
 
+async function exit(code: number): Promise<never> {
+  try {
+    await flushed()
+  } catch (error) {
+    say(`the output could not be written: ${error instanceof Error ? error.message : error}`)
+    process.exit(exitCode.outputFailed)
+  }
+  process.exit(code)
+}
+
 process.on('uncaughtException', fail)
-main(process.argv.slice(2)).then((code) => process.exit(code), fail)
+main(process.argv.slice(2)).then(exit, fail)

@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { leaseOf } from '../core/lock.js'
 import type { Defaults } from '../core/options.js'
@@ -73,8 +74,8 @@ export class Schedule {
     const tools = { engine, ask: this.#ask, clock: this.#clock, bell: this.#bell, stopping }
     this.#claims = new TickClaims({ ...tools, retries: this.#terms.retries })
     this.#runs = new Runs({ ...tools, job, terms: this.#terms })
-    const close = (): void => this.#stopping.abort(closing.reason)
-    closing.addEventListener('abort', close, { once: true, signal: stopping })
+    const unsubscribe = onAbort(closing, () => this.#stopping.abort(closing.reason))
+    onAbort(stopping, unsubscribe)
     void this.#follow()
   }
 
@@ -238,14 +239,13 @@ export class Schedule {
 
   #sleep(ms: number): Promise<void> {
     return new Promise((resolve) => {
-      const { signal } = this.#stopping
       const wake = (): void => {
         cancel()
-        signal.removeEventListener('abort', wake)
+        unsubscribe()
         resolve()
       }
       const cancel = this.#engine.world.after(ms, wake)
-      signal.addEventListener('abort', wake)
+      const unsubscribe = onAbort(this.#stopping.signal, wake)
     })
   }
 }

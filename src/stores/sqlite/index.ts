@@ -155,8 +155,10 @@ class Sqlite implements Store {
     )
   }
 
-  now(): number {
-    return this.#world.date()
+  /** SQLite's own reading of the machine's clock: the Date of this process may be mocked, and ticks would run early. */
+  now(): Awaitable<number> {
+    if (this.#world !== realWorld) return this.#world.date()
+    return this.#turnstile.run(() => this.#connection.wallTime())
   }
 
   async close(): Promise<void> {
