@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto'
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { ServerResponse } from 'node:http'
 import { InvalidOptionError } from '../errors.js'
 import type { Limiter, RateLimitResult } from '../primitives/limiter.js'
 import { addressKey } from './client-address.js'
+import type { NodeMiddleware, NodeRequest } from './node-request.js'
 import { PROBLEM_TYPE, type Problem, problemBody } from './problem.js'
 import { rateLimitHeaders } from './rate-limit-headers.js'
 
@@ -109,21 +110,6 @@ interface FetchContext {
   requestIP?: (request: Request) => { address: string } | null
   remoteAddr?: { hostname?: string }
 }
-
-/** A request of `node:http`, and what Express adds to it. */
-export interface NodeRequest extends IncomingMessage {
-  ip?: string | undefined
-  path?: string
-  originalUrl?: string
-  body?: unknown
-}
-
-/** What Express, Connect and others call. */
-export type NodeMiddleware<Req extends NodeRequest, Res extends ServerResponse> = (
-  request: Req,
-  response: Res,
-  next: (error?: unknown) => void,
-) => void
 
 /**
  * Middleware for Express, and whatever else is called with `(request, response, next)`.
