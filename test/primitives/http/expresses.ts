@@ -73,7 +73,7 @@ export interface Answer {
 export async function post(
   url: string,
   key: string,
-  more: RequestInit & { headers?: Record<string, string> } = {},
+  more: Omit<RequestInit, 'headers'> & { headers?: Record<string, string> } = {},
 ): Promise<Answer> {
   const headers = { 'idempotency-key': key, 'content-type': 'application/json' }
   const response = await fetch(url, {

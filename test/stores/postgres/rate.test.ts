@@ -39,7 +39,7 @@ async function ask(limits: readonly Limit[], steps: readonly { at: number; cost:
 
 function reference(limits: readonly Limit[], steps: readonly { at: number; cost: number }[]): TakeAnswer[] {
   const meters = limits.map(emptyMeter)
-  return steps.map(({ at, cost }) => takeFrom(meters, limits, cost, at))
+  return steps.map(({ at, cost }) => takeFrom(meters, { limits, cost }, at))
 }
 
 const limitArbitrary: fc.Arbitrary<Limit> = fc.oneof(
