@@ -24,3 +24,12 @@ export {
   type RateLimitOptions,
 } from './rate-limit.js'
 export { rateLimitHeaders } from './rate-limit-headers.js'
+export {
+  expressRateLimitStore,
+  type ExpressRateLimitStore,
+  type FastifyRateLimitParams,
+  type FastifyRateLimitStore,
+  fastifyRateLimitStore,
+  type ThrottlerStorage,
+  throttlerStorage,
+} from './rate-limit-stores.js'

@@ -7,6 +7,8 @@ import { known } from '../core/options.js'
 import type { Lock } from '../core/lock.js'
 import type { Duration } from '../kit/duration.js'
 import type { Locks } from '../locks.js'
+import { takeUnder } from '../primitives/limiter.js'
+import type { TakeAnswer, TakeRequest } from '../store.js'
 
 /** Terms of one recorded run. */
 export interface RunTerms {
@@ -27,4 +29,13 @@ export function isLocks(value: unknown): value is Locks {
 /** Refuses options that would be overlooked. */
 export function knownOptions<T extends object>(options: T, names: readonly string[]): T {
   return known(options, new Set(names))
+}
+
+/** Counts for one rate limit of another library. */
+export type Take = (key: string, terms: Omit<TakeRequest, 'key'>) => Promise<TakeAnswer>
+
+/** `name` keeps these counts apart from others. Throws `UnsupportedError` on a store that cannot count. */
+export function takesOf(locks: Locks, name: string): Take {
+  const limiter = locks.limiter(name, { limit: 1, per: 1_000 })
+  return (key, terms) => takeUnder(limiter, key, terms)
 }

@@ -2,7 +2,7 @@ import type { Engine } from '../core/engine.js'
 import { nameFrom } from '../core/name.js'
 import { type Defaults, signalFrom } from '../core/options.js'
 import { ClosedError, InvalidOptionError, type LeaseholdError, UnsupportedError } from '../errors.js'
-import type { Failure, Limit, LimitState, TakeAnswer } from '../store.js'
+import type { Failure, Limit, LimitState, TakeAnswer, TakeRequest } from '../store.js'
 import { Blocks } from './limiter-blocks.js'
 import { WaitingLine } from './limiter-line.js'
 import { costFrom, type LimiterOptions, limitsFrom, policyFrom } from './limiter-options.js'
@@ -23,6 +23,8 @@ export interface RateLimitResult {
   /** The store did not answer, and this was decided by `onStoreError`. */
   storeError?: LeaseholdError
 }
+
+let takeRaw!: (limiter: Limiter, key: string, terms: Omit<TakeRequest, 'key'>) => Promise<TakeAnswer>
 
 /**
  * At most so much per time, for each key, across all processes.
@@ -47,6 +49,17 @@ export class Limiter {
   readonly #outage: Outage
   readonly #lines = new Map<string, WaitingLine<RateLimitResult>>()
   readonly #closing: AbortSignal
+
+  static {
+    takeRaw = async (limiter, key, terms) => {
+      const full = limiter.#check(key)
+      if (limiter.#engine.closingReason)
+        throw new ClosedError(`"${limiter.name}" takes nothing: locks.close() was called`)
+      const answer = await limiter.#engine.courier.take({ key: full, ...terms })
+      if ('granted' in answer) throw answer.error
+      return answer
+    }
+  }
 
   /** @internal */
   constructor(engine: Engine, defaults: Defaults, name: string, options: LimiterOptions, closing: AbortSignal) {
@@ -140,6 +153,11 @@ export class Limiter {
     this.#engine.store.partition?.(full)
     return full
   }
+}
+
+/** One question to the store under a limiter's name, with limits of its own. Every call asks: nothing is kept here. */
+export function takeUnder(limiter: Limiter, key: string, terms: Omit<TakeRequest, 'key'>): Promise<TakeAnswer> {
+  return takeRaw(limiter, key, terms)
 }
 
 /** What was told of each limit, some time ago. */
