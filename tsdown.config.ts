@@ -14,6 +14,6 @@ export default defineConfig({
   platform: 'node',
   dts: true,
   fixedExtension: false,
-  // Only schedules need it, so it is not a dependency of everybody who wants a lock.
-  noExternal: ['croner'],
+  // Only schedules and leasehold/http need them, so they are no dependencies of everybody who wants a lock.
+  noExternal: ['croner', 'ipaddr.js', 'structured-headers'],
 })

@@ -20,7 +20,8 @@ export interface OnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'sign
   retain?: Duration
 }
 
-const LARGEST_RESULT = 1_048_576
+/** 1 MB of bytes as base64 and what stands around it, which is what leasehold/http records at most. */
+const LARGEST_RESULT = 1_572_864
 const RETRY_EVERY_MS = 100
 export const RUNNING = '{"done":false}'
 

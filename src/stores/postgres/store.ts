@@ -187,10 +187,13 @@ class Postgres implements Store {
   }
 
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
-    const answers = await this.#ask<[number, number, number | null, number][]>('take', requests, null)
-    return answers.map(([allowed, remaining, retryAfterMs, resetMs], i) => {
+    type Said = [number, number, number | null, number, [number, number][] | undefined]
+    const answers = await this.#ask<Said[]>('take', requests, null)
+    return answers.map(([allowed, remaining, retryAfterMs, resetMs, states = []], i) => {
       if (allowed === 2) return { granted: 'unknown', error: stuck((requests[i] as TakeRequest).key) }
-      return { allowed: allowed === 1, remaining, retryAfterMs: retryAfterMs ?? Number.POSITIVE_INFINITY, resetMs }
+      const limits = states.map(([left, nextMs]) => ({ remaining: left, nextMs }))
+      const retry = retryAfterMs ?? Number.POSITIVE_INFINITY
+      return { allowed: allowed === 1, remaining, retryAfterMs: retry, resetMs, limits }
     })
   }
 

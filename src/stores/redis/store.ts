@@ -188,7 +188,7 @@ class RedisStore implements Store {
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
     return this.#byPartition(requests, async (part) => {
       const reply = await this.#transport.run(this.#scripts.take, metersOf(part, this.#names), termsOf(part))
-      return part.map((_, i) => takenOf(reply as Reply[], i * 4))
+      return part.map((_, i) => takenOf(reply as Reply[], i * 5))
     })
   }
 
