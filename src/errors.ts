@@ -4,13 +4,19 @@
  * @module
  */
 
-/** Base of everything leasehold throws. */
+import { describe, isSecretName, redact, safeCause, safeValue } from './util/redact.js'
+
+/** Base of everything leasehold throws. No message and no cause shows a password. */
 export class LeaseholdError extends Error {
   /** Stable, for programs: `LOCK_TIMEOUT`, `STORE_UNAVAILABLE`, … */
   readonly code: string
 
   constructor(code: string, message: string, options?: ErrorOptions) {
-    super(message, options)
+    // With a cause, the message quotes what somebody else said.
+    super(
+      options ? redact(message) : message,
+      options?.cause === undefined ? undefined : { cause: safeCause(options.cause) },
+    )
     this.name = new.target.name
     this.code = code
   }
@@ -64,15 +70,15 @@ const explain: Record<LossReason, string> = {
 
 /** The store could not be reached, or did not answer in time. Says nothing about who holds the lock. */
 export class StoreUnavailableError extends LeaseholdError {
-  constructor(message: string, options?: ErrorOptions) {
+  constructor(message: string, options: ErrorOptions = {}) {
     super('STORE_UNAVAILABLE', message, options)
   }
 }
 
 /** This store cannot do that; thrown when asked for, not in the middle. */
 export class UnsupportedError extends LeaseholdError {
-  constructor(message: string) {
-    super('UNSUPPORTED', message)
+  constructor(message: string, options?: ErrorOptions) {
+    super('UNSUPPORTED', message, options)
   }
 }
 
@@ -80,13 +86,16 @@ export class UnsupportedError extends LeaseholdError {
 export class InvalidOptionError extends LeaseholdError {
   /** Which option. */
   readonly option: string
-  /** What it was. */
+  /** What it was, as far as it may be shown: numbers, flags and texts without passwords; other things are described. */
   readonly value: unknown
 
-  constructor(option: string, value: unknown, takes: string) {
-    super('INVALID_OPTION', `${option} takes ${takes}; it was ${show(value)}`)
+  /** `message`: instead of the sentence that is made of the other three. */
+  constructor(option: string, value: unknown, takes: string, message?: string) {
+    const safe = safeValue(option, value)
+    const was = isSecretName(option) ? 'not shown' : describe(value)
+    super('INVALID_OPTION', message ?? `${option} takes ${takes}; it was ${was}`)
     this.option = option
-    this.value = value
+    this.value = safe
   }
 }
 
@@ -108,22 +117,4 @@ export class ClosedError extends LeaseholdError {
   constructor(message: string) {
     super('CLOSED', message)
   }
-}
-
-/** One line, bounded, whatever it is: error messages must not throw or run for pages. */
-function show(value: unknown): string {
-  if (typeof value === 'string') {
-    const shown = value.length > 60 ? `${value.slice(0, 60)}…` : value
-    return `${JSON.stringify(shown)}${value.length > 60 ? ` (${value.length} characters)` : ''}`
-  }
-  if (typeof value === 'function') return 'a function'
-  if (typeof value === 'object' && value !== null) {
-    try {
-      const text = JSON.stringify(value)
-      return text.length > 60 ? `${text.slice(0, 60)}…` : text
-    } catch {
-      return 'an object'
-    }
-  }
-  return typeof value === 'bigint' ? `${value}n` : String(value)
 }

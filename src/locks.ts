@@ -1,7 +1,7 @@
 import { Engine } from './core/engine.js'
 import type { LockEvents } from './core/events.js'
 import type { Lock } from './core/lock.js'
-import { type AcquireOptions, Defaults, type LocksOptions } from './core/options.js'
+import { type AcquireOptions, Defaults, type LocksOptions, optionsOf } from './core/options.js'
 import { ClosedError, InvalidOptionError } from './errors.js'
 import { type Duration, milliseconds } from './kit/duration.js'
 import { type World, realWorld } from './kit/world.js'
@@ -20,6 +20,7 @@ import type { ScheduledRun } from './primitives/schedule-run.js'
 import { Semaphore } from './primitives/semaphore.js'
 import { type WebLockCallback, type WebLockOptions, WebLocks, type WebLockSnapshot } from './primitives/web-locks.js'
 import type { Store } from './store.js'
+import { knownOptions } from './util/options.js'
 
 /**
  * Locks on a store. One instance per process is enough; all its calls share one heartbeat and one line per name.
@@ -36,6 +37,25 @@ export function createLocks(store: Store, options: LocksOptions = {}): Locks {
   return new Locks(store, options, realWorld)
 }
 
+/** What to write instead of what was given. */
+function storeAdvice(given: unknown): string {
+  if (typeof given === 'string') {
+    return 'a store, not a URL: write await openLocks(url, options), or createLocks(await openStore(url), options)'
+  }
+  const { evalsha, sendCommand, query, connect, unsafe } = (given ?? {}) as Record<string, unknown>
+  const isFunction = (method: unknown): boolean => typeof method === 'function'
+  if (isFunction(evalsha) || isFunction(sendCommand)) {
+    return "a store, not a client: write createLocks(redis(client)) with redis from 'leasehold/redis'"
+  }
+  if (isFunction(unsafe) || (isFunction(query) && isFunction(connect))) {
+    return "a store, not a pool: write createLocks(postgres(pool)) with postgres from 'leasehold/postgres'"
+  }
+  if (isFunction((given as { then?: unknown } | null)?.then))
+    return 'a store, not a promise: await openStore(url) first'
+  if (isFunction(given)) return 'a store, not the function that makes one: call it, as in memory()'
+  return 'a store, such as memory() or sqlite(path)'
+}
+
 /** What `createLocks` returns. */
 export class Locks {
   readonly #engine: Engine
@@ -48,7 +68,7 @@ export class Locks {
   /** @internal */
   constructor(store: Store, options: LocksOptions, world: World) {
     if (typeof store?.acquire !== 'function') {
-      throw new InvalidOptionError('store', store, 'a store, such as memory() or sqlite(path)')
+      throw new InvalidOptionError('store', store, storeAdvice(store))
     }
     this.#defaults = new Defaults(store, options)
     this.#engine = new Engine(store, world)
@@ -88,7 +108,7 @@ export class Locks {
    */
   tryAcquire(name: string, options?: Omit<AcquireOptions, 'wait'>): Promise<Lock | null> {
     try {
-      return this.#engine.tryAcquire(this.#defaults.ask('lock', name, options))
+      return this.#engine.tryAcquire(this.#defaults.ask('lock', name, options, optionsOf.tryAcquire))
     } catch (error) {
       return Promise.reject(error)
     }
@@ -108,7 +128,8 @@ export class Locks {
     fn: (lock: Lock) => T | Promise<T>,
     options?: AcquireOptions & NestedOption,
   ): Promise<T> {
-    return withLock(this.#engine, this.#defaults.ask('lock', name, options), fn, options?.nested)
+    const ask = this.#defaults.ask('lock', name, options, optionsOf.withLock)
+    return withLock(this.#engine, ask, fn, options?.nested)
   }
 
   /**
@@ -264,7 +285,7 @@ export class Locks {
    * within `grace` while their locks are renewed; then everything is released. The store is yours to close.
    */
   async close(options: { grace?: Duration } = {}): Promise<void> {
-    const grace = milliseconds('grace', options.grace ?? '10s')
+    const grace = milliseconds('grace', knownOptions(options, optionsOf.close).grace ?? '10s')
     this.#closing.abort(new ClosedError('closing: locks.close() was called'))
     await this.#engine.close(grace)
   }

@@ -2,6 +2,7 @@ import { InvalidOptionError } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
 import { ALL, type Store } from '../store.js'
 import type { Ask } from './ask.js'
+import { knownOptions } from '../util/options.js'
 import { nameFrom } from './name.js'
 
 /** Options of each call that asks for a lock. */
@@ -36,7 +37,18 @@ export interface LocksOptions {
 const SHORTEST_TTL = 10
 const MOST_REMEMBERED = 1_000
 const LARGEST_METADATA = 4_096
-const KNOWN = new Set(['ttl', 'wait', 'signal', 'mode', 'metadata', 'autoRenew', 'maxHold', 'nested', 'weight'])
+
+/** What each call takes. An option that means nothing to a call is refused there, however well it is known elsewhere. */
+export const optionsOf: {
+  readonly [call in 'locks' | 'acquire' | 'tryAcquire' | 'withLock' | 'close' | 'inspect']: readonly string[]
+} = {
+  locks: ['ttl', 'wait', 'namespace'],
+  acquire: ['ttl', 'wait', 'signal', 'mode', 'metadata', 'autoRenew', 'maxHold'],
+  tryAcquire: ['ttl', 'signal', 'mode', 'metadata', 'autoRenew', 'maxHold'],
+  withLock: ['ttl', 'wait', 'signal', 'mode', 'metadata', 'autoRenew', 'maxHold', 'nested'],
+  close: ['grace'],
+  inspect: ['kind'],
+}
 
 /** Turns what callers write into an `Ask`, or says which option is wrong, before anything is touched. */
 export class Defaults {
@@ -46,7 +58,8 @@ export class Defaults {
   readonly #store: Store
   readonly #plain = new Map<string, Ask>()
 
-  constructor(store: Store, { ttl = '30s', wait = '10s', namespace }: LocksOptions) {
+  constructor(store: Store, options: LocksOptions) {
+    const { ttl = '30s', wait = '10s', namespace } = knownOptions(options, optionsOf.locks)
     this.#store = store
     this.ttlMs = ttlFrom('ttl', ttl, store)
     this.waitMs = waitFrom(wait)
@@ -62,18 +75,23 @@ export class Defaults {
   }
 
   /** An ask is never changed once it is made, so the plain ones are made once per name. */
-  ask(kind: string, name: string, options: AcquireOptions | undefined): Ask {
-    if (options !== undefined || kind !== 'lock') return this.#build(kind, name, options)
+  ask(
+    kind: string,
+    name: string,
+    options: AcquireOptions | undefined,
+    known: readonly string[] = optionsOf.acquire,
+  ): Ask {
+    if (options !== undefined || kind !== 'lock') return this.#build(kind, name, options, known)
     let ask = this.#plain.get(name)
     if (!ask) {
-      ask = this.#build(kind, name, options)
+      ask = this.#build(kind, name, options, known)
       if (this.#plain.size >= MOST_REMEMBERED) this.#plain.clear()
       this.#plain.set(name, ask)
     }
     return ask
   }
 
-  #build(kind: string, name: string, options: AcquireOptions | undefined): Ask {
+  #build(kind: string, name: string, options: AcquireOptions | undefined, known: readonly string[]): Ask {
     const key = this.key(kind, name)
     const { ttlMs, waitMs } = this
     const ask: Ask = {
@@ -90,12 +108,12 @@ export class Defaults {
       value: undefined,
       signal: undefined,
     }
-    if (options !== undefined) this.#apply(ask, options)
+    if (options !== undefined) this.#apply(ask, knownOptions(options, known))
     return ask
   }
 
   #apply(ask: Ask, options: AcquireOptions): void {
-    const { ttl, wait, signal, mode, metadata, autoRenew, maxHold } = known(options, KNOWN)
+    const { ttl, wait, signal, mode, metadata, autoRenew, maxHold } = options
     if (ttl !== undefined) ask.ttlMs = ttlFrom('ttl', ttl, this.#store)
     if (wait !== undefined) ask.waitMs = waitFrom(wait)
     if (signal !== undefined) ask.signal = signalFrom(signal)
@@ -107,15 +125,6 @@ export class Defaults {
       ask.ttlMs = Math.min(ask.ttlMs, ask.maxHoldMs)
     }
   }
-}
-
-/** Options that are an object, and none that would be overlooked. */
-export function known<T extends object>(options: T, names: ReadonlySet<string>): T {
-  if (typeof options !== 'object' || options === null) throw new InvalidOptionError('options', options, 'an object')
-  for (const option in options) {
-    if (!names.has(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
-  }
-  return options
 }
 
 export function ttlFrom(option: string, ttl: unknown, store: Store): number {
@@ -154,5 +163,5 @@ export function jsonFrom(option: string, value: unknown, most: number): string {
   }
   if (text === undefined) throw new InvalidOptionError(option, value, 'something that JSON can carry')
   if (Buffer.byteLength(text) <= most) return text
-  throw new InvalidOptionError(option, text, `at most ${most} bytes of JSON`)
+  throw new InvalidOptionError(option, Buffer.byteLength(text), `at most ${most} bytes of JSON`)
 }

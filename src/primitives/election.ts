@@ -2,9 +2,10 @@ import type { Ask } from '../core/ask.js'
 import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
-import { type Defaults, jsonFrom, known, signalFrom } from '../core/options.js'
+import { type Defaults, jsonFrom, signalFrom } from '../core/options.js'
 import { ClosedError, InvalidOptionError, LeaseholdError, StoreUnavailableError, UnsupportedError } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
+import { knownOptions } from '../util/options.js'
 import { type Leadership, Term } from './election-term.js'
 import { observe } from './observe.js'
 
@@ -46,9 +47,9 @@ const BREATHER_MS = 100
 const STEP_ASIDE_MS = 500
 const LARGEST_VALUE = 4_096
 
-const OPTIONS = new Set(['ttl', 'value', 'drain'])
-const SIGNAL = new Set(['signal'])
-const MAX_STALE = new Set(['maxStale'])
+const OPTIONS = ['ttl', 'value', 'drain']
+const SIGNAL = ['signal']
+const MAX_STALE = ['maxStale']
 
 /**
  * One leader at a time.
@@ -75,7 +76,7 @@ export class Election {
   /** @internal */
   constructor(engine: Engine, defaults: Defaults, name: string, options: ElectionOptions, closing: AbortSignal) {
     const { store } = engine
-    const { ttl, value = null, drain = '10s' } = known(options, OPTIONS)
+    const { ttl, value = null, drain = '10s' } = knownOptions(options, OPTIONS)
     if (!store.features.values || !store.inspect) {
       throw new UnsupportedError(
         `an election needs a store that shows who leads, and the ${store.name} store cannot: use the memory, SQLite, Redis, Redlock or PostgreSQL lease-table store; or withLock, if nobody has to see who leads`,
@@ -101,7 +102,7 @@ export class Election {
    */
   async run(work: (leadership: Leadership) => unknown, options: { signal?: AbortSignal } = {}): Promise<void> {
     if (typeof work !== 'function') throw new InvalidOptionError('work', work, 'a function to run while leading')
-    const { signal: given } = known(options, SIGNAL)
+    const { signal: given } = knownOptions(options, SIGNAL)
     const signal = given === undefined ? undefined : signalFrom(given)
     if (this.#running || this.#term?.working) {
       throw new LeaseholdError('ALREADY_RUNNING', `this election of "${this.name}" is already running`)
@@ -157,7 +158,7 @@ export class Election {
    * `break` calls), and when the instance closes. An outage delays it and does not end it.
    */
   observe(options: { signal?: AbortSignal } = {}): AsyncIterableIterator<LeaderInfo> {
-    const { signal } = known(options, SIGNAL)
+    const { signal } = knownOptions(options, SIGNAL)
     const ends = [this.#closing]
     if (signal !== undefined) ends.push(signalFrom(signal))
     return observe(this.#engine, this.#ask.key, () => this.leader(), ends)
@@ -165,7 +166,7 @@ export class Election {
 
   /** Whether work goes on under a term that is over. */
   health(options: { maxStale?: Duration } = {}): ElectionHealth {
-    const { maxStale: given = '10s' } = known(options, MAX_STALE)
+    const { maxStale: given = '10s' } = knownOptions(options, MAX_STALE)
     const maxStale = milliseconds('maxStale', given)
     const staleMs = this.#term?.staleMs ?? 0
     return { healthy: staleMs <= maxStale, isLeader: this.isLeader, staleMs }

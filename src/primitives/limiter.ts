@@ -2,6 +2,7 @@ import type { Engine } from '../core/engine.js'
 import { nameFrom } from '../core/name.js'
 import { type Defaults, signalFrom } from '../core/options.js'
 import { ClosedError, InvalidOptionError, type LeaseholdError, UnsupportedError } from '../errors.js'
+import { knownOptions } from '../util/options.js'
 import type { Failure, Limit, TakeAnswer } from '../store.js'
 import { Blocks } from './limiter-blocks.js'
 import { WaitingLine } from './limiter-line.js'
@@ -88,6 +89,7 @@ export class Limiter {
    * `InvalidOptionError` if the cost could never pass.
    */
   async wait(key: string, options: { signal?: AbortSignal; cost?: number } = {}): Promise<RateLimitResult> {
+    knownOptions(options, ['signal', 'cost'])
     const cost = options.cost === undefined ? 1 : costFrom(options.cost)
     const signals = options.signal === undefined ? [this.#closing] : [signalFrom(options.signal), this.#closing]
     if (cost > this.#most || this.#most === 0) {

@@ -1,6 +1,7 @@
 import type { Engine } from '../core/engine.js'
-import type { Defaults } from '../core/options.js'
+import { type Defaults, optionsOf } from '../core/options.js'
 import { InvalidOptionError } from '../errors.js'
+import { knownOptions } from '../util/options.js'
 import { ALL, type HolderView, type WaiterView } from '../store.js'
 
 /** Which space of names to look at. */
@@ -61,7 +62,7 @@ export class Lookout {
   }
 
   async holders(prefix: string, options: LookOptions = {}): Promise<HolderInfo[]> {
-    const { kind = 'lock' } = options
+    const { kind = 'lock' } = knownOptions(options, optionsOf.inspect)
     if (typeof prefix !== 'string') throw new InvalidOptionError('prefix', prefix, 'a string')
     const views = await this.#engine.look('holders', (store) =>
       store.holders?.(`${kindFrom(kind)}:${this.#defaults.prefix}${prefix}`),
@@ -73,7 +74,8 @@ export class Lookout {
     return (await this.inspect(name, options)).waiters
   }
 
-  async inspect(name: string, { kind = 'lock' }: LookOptions = {}): Promise<LockState> {
+  async inspect(name: string, options: LookOptions = {}): Promise<LockState> {
+    const { kind = 'lock' } = knownOptions(options, optionsOf.inspect)
     const key = this.#defaults.key(kindFrom(kind), name)
     const { holders, waiters } = await this.#engine.look('inspect', (store) => store.inspect?.(key))
     return {
@@ -84,7 +86,8 @@ export class Lookout {
     }
   }
 
-  async forceRelease(name: string, { kind = 'lock' }: LookOptions = {}): Promise<HolderInfo[]> {
+  async forceRelease(name: string, options: LookOptions = {}): Promise<HolderInfo[]> {
+    const { kind = 'lock' } = knownOptions(options, optionsOf.inspect)
     const key = this.#defaults.key(kindFrom(kind), name)
     const cut = await this.#engine.look('forceRelease', (store) => store.revoke?.(key))
     return cut.map((view) => this.#holder(view))

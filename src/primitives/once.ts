@@ -13,6 +13,7 @@ import {
 } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
 import type { Refusal } from '../store.js'
+import { knownOptions } from '../util/options.js'
 
 /** Options of `locks.once`. */
 export interface OnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'signal'> {
@@ -22,6 +23,7 @@ export interface OnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'sign
 
 const LARGEST_RESULT = 1_048_576
 const RETRY_EVERY_MS = 100
+const OPTIONS = ['retain', 'ttl', 'wait', 'signal']
 export const RUNNING = '{"done":false}'
 
 /** What is kept beside the lease once a run has been recorded. */
@@ -37,8 +39,9 @@ export async function once<T>(
   defaults: Defaults,
   key: string,
   fn: (lock: Lock) => T | Promise<T>,
-  { retain = '1d', ...options }: OnceOptions = {},
+  options: OnceOptions = {},
 ): Promise<T> {
+  const { retain = '1d', ...terms } = knownOptions(options, OPTIONS)
   if (!engine.store.features.values) {
     throw new UnsupportedError(
       `once needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis, postgres or etcd`,
@@ -47,7 +50,7 @@ export async function once<T>(
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run once')
   const max = engine.store.maxTtlMs
   const retainMs = Math.ceil(milliseconds('retain', retain, max === undefined ? { min: 10 } : { min: 10, max }))
-  const plain = defaults.ask('once', key, options)
+  const plain = defaults.ask('once', key, terms)
   refuseSelfDeadlock(engine.store, [plain.key], () => key)
   // A lease is never shortened, so it must not be longer than the record that it will become.
   const outcome = await lockOrRecord(engine, { ...plain, ttlMs: Math.min(plain.ttlMs, retainMs), value: RUNNING })

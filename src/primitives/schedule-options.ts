@@ -1,5 +1,6 @@
 import { InvalidOptionError } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
+import { knownOptions } from '../util/options.js'
 
 /** Options of `locks.schedule`. */
 export interface ScheduleOptions {
@@ -28,14 +29,10 @@ export interface ScheduleTerms {
   waits: boolean
 }
 
-const KNOWN = new Set(['timezone', 'ttl', 'holdAtLeast', 'maxHold', 'onCrash', 'missed', 'overlap'])
+const KNOWN = ['timezone', 'ttl', 'holdAtLeast', 'maxHold', 'onCrash', 'missed', 'overlap']
 
 export function termsFrom(options: ScheduleOptions): ScheduleTerms {
-  if (typeof options !== 'object' || options === null) throw new InvalidOptionError('options', options, 'an object')
-  for (const option of Object.keys(options)) {
-    if (!KNOWN.has(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
-  }
-  const { timezone = 'UTC', holdAtLeast = 0, maxHold, onCrash, missed, overlap } = options
+  const { timezone = 'UTC', holdAtLeast = 0, maxHold, onCrash, missed, overlap } = knownOptions(options, KNOWN)
   if (typeof timezone !== 'string') throw new InvalidOptionError('timezone', timezone, 'a name such as "Europe/Berlin"')
   const holdAtLeastMs = milliseconds('holdAtLeast', holdAtLeast)
   if (maxHold !== undefined && holdAtLeastMs > milliseconds('maxHold', maxHold)) {

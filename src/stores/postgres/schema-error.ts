@@ -1,12 +1,7 @@
 import { UnsupportedError } from '../../errors.js'
 
 /** The database has no schema that this code can work with. Asking again will not help. */
-export class SchemaError extends UnsupportedError {
-  constructor(message: string, options?: ErrorOptions) {
-    super(message)
-    if (options?.cause !== undefined) this.cause = options.cause
-  }
-}
+export class SchemaError extends UnsupportedError {}
 
 /** Undefined table, function or schema. */
 export function isMissing(error: unknown): boolean {

@@ -45,20 +45,28 @@ export async function open(url: string): Promise<Store> {
 }
 
 function parse(url: string): { addresses: Address[]; options: RedlockOptions } {
-  const match = /^(redlock|rediss\+redlock):\/\/(?:([^@/?]*)@)?([^/?]+)(?:\/(\d*))?(?:\?(.*))?$/.exec(url)
-  if (!match) throw new InvalidOptionError('store', redacted(url), FORM)
+  const match = /^(redlock|rediss\+redlock):\/\/(?:([^/?]*)@)?([^@/?]+)(?:\/(\d*))?(?:\?(.*))?$/s.exec(url)
+  if (!match) throw new InvalidOptionError('store', url, FORM)
   const [, scheme, credentials = '', hosts = '', db = '', query = ''] = match
   const colon = credentials.indexOf(':')
-  const username = decodeURIComponent(colon < 0 ? credentials : credentials.slice(0, colon)) || undefined
-  const password = colon < 0 ? undefined : decodeURIComponent(credentials.slice(colon + 1))
+  const username = decoded(colon < 0 ? credentials : credentials.slice(0, colon), url) || undefined
+  const password = colon < 0 ? undefined : decoded(credentials.slice(colon + 1), url)
   const addresses = hosts.split(',').map((text): Address => {
     const parts = /^(\[[^\]]+\]|[^:]+)(?::(\d{1,5}))?$/.exec(text)
-    if (!parts) throw new InvalidOptionError('store', redacted(url), FORM)
+    if (!parts) throw new InvalidOptionError('store', url, FORM)
     const host = (parts[1] as string).replace(/^\[|\]$/g, '')
     const port = Number(parts[2] ?? 6379)
     return { host, port, tls: scheme === 'rediss+redlock', username, password, db: Number(db || 0) }
   })
   return { addresses, options: optionsOf(new URLSearchParams(query)) }
+}
+
+function decoded(text: string, url: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    throw new InvalidOptionError('store', url, FORM)
+  }
 }
 
 function optionsOf(query: URLSearchParams): RedlockOptions {
@@ -75,11 +83,6 @@ function optionsOf(query: URLSearchParams): RedlockOptions {
     nodeTimeout: duration('nodeTimeout'),
     drift: drift === null ? undefined : Number(drift),
   }
-}
-
-/** Passwords do not belong into messages. */
-function redacted(url: string): string {
-  return url.replace(/\/\/[^@/]*@/, '//…@')
 }
 
 /** What is wrong is said by the call that it concerns; an unheard `error` event would end the process. */

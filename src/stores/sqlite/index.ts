@@ -221,7 +221,7 @@ function checkPath(path: unknown): string {
   const takes = 'the path of a file'
   if (typeof path !== 'string' || path === '' || path.includes('\0')) throw new InvalidOptionError('path', path, takes)
   if (path.startsWith(':memory:')) throw new InvalidOptionError('path', path, `${takes}; for memory use memory()`)
-  if (/^(sqlite|file):/.test(path))
+  if (/^(sqlite|file):|^[a-z][a-z0-9+.-]*:\/\//i.test(path))
     throw new InvalidOptionError('path', path, `${takes}, not a URL; for a URL use openStore()`)
   return resolve(path)
 }

@@ -1,0 +1,122 @@
+/**
+ * What may be shown of a value in an error, a log or JSON: never a password.
+ *
+ * @module
+ */
+
+/** Longer texts are cut: an error message must not run for pages. */
+const LONGEST_SHOWN = 60
+
+/** Options and URL parameters whose value is never shown. */
+const SECRET_NAME = /pass(word|phrase|wd)?$|^pwd$|secret|credential|^auth|api_?key|private_?key|access_?token/i
+
+/** Properties in which client libraries keep what they sent or were given: ioredis the arguments of AUTH, `URL` its input. */
+const SECRET_PROPERTIES: readonly string[] = ['command', 'input', 'connectionString', 'config', 'options']
+
+/** Whether the value of an option with this name must not be shown. */
+export function isSecretName(name: string): boolean {
+  return SECRET_NAME.test(name)
+}
+
+/**
+ * A text without the user and password of any URL in it. A password may contain `@`, `/` and `?`, so everything up to the
+ * last `@` goes.
+ */
+export function redact(text: string): string {
+  return text.replace(/([a-z][a-z0-9+.-]*:)(\S*)/gi, (all, scheme: string, rest: string) => {
+    if (rest.includes('@')) return withoutSecretParameters(`${scheme}//…@${rest.slice(rest.lastIndexOf('@') + 1)}`)
+    return rest.startsWith('//') ? withoutSecretParameters(all) : all
+  })
+}
+
+function withoutSecretParameters(url: string): string {
+  return url.replace(/([?&])([^=&#\s]+)=([^&#\s]*)/g, (all, mark: string, name: string) =>
+    isSecretName(name) ? `${mark}${name}=…` : all,
+  )
+}
+
+/** One line for an error message. Objects are named and never printed: a client carries its password. */
+export function describe(value: unknown): string {
+  if (typeof value === 'string') return describeText(value)
+  if (typeof value === 'function') return 'a function'
+  if (Array.isArray(value)) return value.length === 1 ? 'a list of 1 item' : `a list of ${value.length} items`
+  if (typeof value === 'object' && value !== null) return describeObject(value)
+  return typeof value === 'bigint' ? `${value}n` : String(value)
+}
+
+/** What an error may carry as the value of an option: plain numbers and flags as they are, the rest as a description. */
+export function safeValue(option: string, value: unknown): unknown {
+  if (isSecretName(option)) return '…'
+  if (typeof value === 'string') return redactText(value)
+  if (value === null || (typeof value !== 'object' && typeof value !== 'function')) return value
+  return describe(value)
+}
+
+function describeText(text: string): string {
+  const safe = redactText(text)
+  if (safe.length <= LONGEST_SHOWN) return JSON.stringify(safe)
+  return `${JSON.stringify(`${safe.slice(0, LONGEST_SHOWN)}…`)} (${text.length} characters)`
+}
+
+/** `user:password@host` without a scheme, and `key=value` connection strings, are secrets too. */
+function redactText(text: string): string {
+  const safe = redact(text)
+  if (safe !== text) return safe
+  if (/^[^\s@]+:[^\s]*@/.test(text)) return `…@${text.slice(text.lastIndexOf('@') + 1)}`
+  return text.replace(/\b(\w+)=('[^']*'|[^\s&;]*)/g, (all, name: string) => (isSecretName(name) ? `${name}=…` : all))
+}
+
+function describeObject(value: object): string {
+  let name: unknown
+  let keys: string[] = []
+  try {
+    name = value.constructor?.name
+    keys = Object.keys(value)
+  } catch {
+    // A proxy or a getter that throws: it is an object, and nothing more is known of it.
+  }
+  if (typeof name === 'string' && name !== '' && name !== 'Object') return `an object of class ${name}`
+  if (keys.length === 0) return 'an object'
+  const shown = keys.slice(0, 6).map((key) => redact(key))
+  return `an object with ${shown.join(', ')}${keys.length > shown.length ? ', …' : ''}`
+}
+
+/**
+ * An error of somebody else, fit to be a `cause`: itself if it carries nothing but a message and facts, else a copy
+ * without what may hold a password.
+ */
+export function safeCause(cause: unknown): unknown {
+  if (typeof cause === 'string') return redact(cause)
+  if (typeof cause !== 'object' || cause === null) return cause
+  const { message = '', errors, cause: inner } = cause as { message?: unknown; errors?: unknown; cause?: unknown }
+  const text = String(message)
+  const safeInner = inner === undefined ? undefined : safeCause(inner)
+  const safeErrors = Array.isArray(errors) ? errors.map(safeCause) : undefined
+  const clean =
+    redact(text) === text &&
+    !SECRET_PROPERTIES.some((property) => property in cause) &&
+    safeInner === inner &&
+    (safeErrors === undefined || safeErrors.every((error, i) => error === (errors as unknown[])[i]))
+  if (clean && cause instanceof Error) return cause
+  return copyOf(cause, { text, safeInner, safeErrors })
+}
+
+function copyOf(
+  cause: object,
+  { text, safeInner, safeErrors }: { text: string; safeInner: unknown; safeErrors: unknown[] | undefined },
+): Error {
+  const options = safeInner === undefined ? undefined : { cause: safeInner }
+  const copy = safeErrors ? new AggregateError(safeErrors, redact(text), options) : new Error(redact(text), options)
+  const { name, stack } = cause as { name?: unknown; stack?: unknown }
+  if (typeof name === 'string') copy.name = name
+  if (typeof stack === 'string') copy.stack = redact(stack)
+  for (const [property, value] of Object.entries(cause)) {
+    const fact = typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
+    if (!fact || property in copy || SECRET_PROPERTIES.includes(property) || isSecretName(property)) continue
+    Object.defineProperty(copy, property, {
+      value: typeof value === 'string' ? redact(value) : value,
+      enumerable: true,
+    })
+  }
+  return copy
+}
