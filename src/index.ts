@@ -35,7 +35,7 @@ export type { LimiterOptions, RateLimit, StoreErrorOption } from './primitives/l
 export type { NestedOption } from './primitives/lock.js'
 export { locked } from './primitives/locked.js'
 export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
-export type { OnceOptions } from './primitives/once.js'
+export type { RunOnceOptions } from './primitives/run-once.js'
 export type { ReadWriteCall, ReadWriteLock, ReadWriteOptions } from './primitives/read-write.js'
 export type { Schedule } from './primitives/schedule.js'
 export type { RunFacts, ScheduleEvents, TickFacts } from './primitives/schedule-events.js'

@@ -12,7 +12,7 @@ import type { LimiterOptions } from './primitives/limiter-options.js'
 import { type NestedOption, withLock } from './primitives/lock.js'
 import { type NameOf, wrap } from './primitives/wrap.js'
 import { type HolderInfo, Lookout, type LockState, type LookOptions, type WaiterInfo } from './primitives/lookout.js'
-import { once, type OnceOptions } from './primitives/once.js'
+import { runOnce, type RunOnceOptions } from './primitives/run-once.js'
 import { ReadWriteLock, type ReadWriteOptions } from './primitives/read-write.js'
 import { Schedule } from './primitives/schedule.js'
 import type { ScheduleOptions } from './primitives/schedule-options.js'
@@ -205,11 +205,11 @@ export class Locks {
    *
    * @example
    * ```ts
-   * const receipt = await locks.once(`charge:${order}`, (lock) => charge(order, { signal: lock.signal }))
+   * const receipt = await locks.runOnce(`charge:${order}`, (lock) => charge(order, { signal: lock.signal }))
    * ```
    */
-  async once<T>(key: string, fn: (lock: Lock) => T | Promise<T>, options?: OnceOptions): Promise<T> {
-    return once(this.#engine, this.#defaults, key, fn, options)
+  async runOnce<T>(key: string, fn: (lock: Lock) => T | Promise<T>, options?: RunOnceOptions): Promise<T> {
+    return runOnce(this.#engine, this.#defaults, key, fn, options)
   }
 
   /**

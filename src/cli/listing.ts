@@ -5,7 +5,7 @@ import type { Input, OptionSpec } from './command.js'
 import { table } from './output.js'
 
 export const listingOptions: { kind: OptionSpec; json: OptionSpec } = {
-  kind: { value: 'KIND', help: 'lock (the default), semaphore, election, once or schedule' },
+  kind: { value: 'KIND', help: 'lock (the default), semaphore, election, run-once or schedule' },
   json: { help: 'for programs' },
 }
 

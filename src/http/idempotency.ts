@@ -92,7 +92,7 @@ export class Idempotency<A extends unknown[]> {
   readonly #methods: ReadonlySet<string>
 
   constructor(locks: Locks, options: IdempotencyOptions<A>) {
-    if (typeof locks?.once !== 'function') throw new InvalidOptionError('locks', locks, 'what createLocks returns')
+    if (typeof locks?.runOnce !== 'function') throw new InvalidOptionError('locks', locks, 'what createLocks returns')
     const { header = 'Idempotency-Key', methods = ['POST', 'PATCH'] } = options
     this.header = header.toLowerCase()
     this.#locks = locks
@@ -118,7 +118,7 @@ export class Idempotency<A extends unknown[]> {
     let began = false
     let own: WholeResponse | undefined
     try {
-      const remembered = await this.#locks.once<Remembered>(
+      const remembered = await this.#locks.runOnce<Remembered>(
         `http:${fingerprint(request.scope, key)}`,
         async () => {
           began = true

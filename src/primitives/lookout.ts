@@ -1,12 +1,15 @@
 import type { Engine } from '../core/engine.js'
 import { type Defaults, optionsOf } from '../core/options.js'
 import { InvalidOptionError } from '../errors.js'
-import { knownOptions } from '../util/options.js'
+import { knownOptions, unknownWord } from '../util/options.js'
 import { ALL, type HolderView, type WaiterView } from '../store.js'
+
+/** Every kind of name has a space of its own. */
+export const LOCK_KINDS: readonly string[] = ['lock', 'semaphore', 'election', 'run-once', 'schedule']
 
 /** Which space of names to look at. */
 export interface LookOptions {
-  /** `lock` (the default), `semaphore`, `election`, `once`, `schedule` */
+  /** `lock` (the default), `semaphore`, `election`, `run-once`, `schedule` */
   kind?: string
 }
 
@@ -131,6 +134,6 @@ function parsed(value: string | undefined): unknown {
 }
 
 function kindFrom(kind: unknown): string {
-  if (typeof kind === 'string' && /^[a-z]+$/.test(kind)) return kind
-  throw new InvalidOptionError('kind', kind, "a word such as 'lock', 'semaphore' or 'election'")
+  if (typeof kind === 'string' && LOCK_KINDS.includes(kind)) return kind
+  throw unknownWord('kind', kind, LOCK_KINDS)
 }

@@ -1,11 +1,9 @@
-import type { HolderInfo } from '../../primitives/lookout.js'
+import { type HolderInfo, LOCK_KINDS } from '../../primitives/lookout.js'
 import type { Command, Input } from '../command.js'
 import { exitCode } from '../exit-codes.js'
 import { heldMs, holderAsJson, listingOptions, tableOfHolders } from '../listing.js'
 import { print, printJson, say } from '../output.js'
 import { storeOption, withStore } from '../stores.js'
-
-const KINDS = ['lock', 'semaphore', 'election', 'once', 'schedule']
 
 export const ls: Command = {
   usage: '[prefix] [options]',
@@ -13,7 +11,7 @@ export const ls: Command = {
   options: {
     'older-than': { value: 'DURATION', help: 'only what has been held for longer; exit status 1 if there is any' },
     ...listingOptions,
-    kind: { value: 'KIND', help: `${KINDS.join(', ')} or all (default lock)` },
+    kind: { value: 'KIND', help: `${LOCK_KINDS.join(', ')} or all (default lock)` },
     ...storeOption,
   },
   examples: [
@@ -28,7 +26,7 @@ export const ls: Command = {
 async function list(input: Input): Promise<number> {
   const prefix = input.atMostOne('prefix')
   const olderThan = input.duration('older-than')
-  const kinds = input.value('kind') === 'all' ? KINDS : [input.value('kind') ?? 'lock']
+  const kinds = input.value('kind') === 'all' ? LOCK_KINDS : [input.value('kind') ?? 'lock']
   const lists = await withStore(input, (locks) => Promise.all(kinds.map((kind) => locks.holders(prefix, { kind }))))
   const all = lists.flat()
   const wanted = olderThan === undefined ? all : all.filter((holder) => isOlder(holder, olderThan))

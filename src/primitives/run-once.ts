@@ -15,8 +15,8 @@ import { type Duration, milliseconds } from '../kit/duration.js'
 import type { Refusal } from '../store.js'
 import { knownOptions } from '../util/options.js'
 
-/** Options of `locks.once`. */
-export interface OnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'signal'> {
+/** Options of `locks.runOnce`. */
+export interface RunOnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'signal'> {
   /** How long the result is remembered; after that the key may run again. Default 1d. */
   retain?: Duration
 }
@@ -34,23 +34,23 @@ export interface Recorded {
 }
 
 /** At most one recorded run of `fn` per key; everybody else gets what it returned, as JSON gives it back. */
-export async function once<T>(
+export async function runOnce<T>(
   engine: Engine,
   defaults: Defaults,
   key: string,
   fn: (lock: Lock) => T | Promise<T>,
-  options: OnceOptions = {},
+  options: RunOnceOptions = {},
 ): Promise<T> {
   const { retain = '1d', ...terms } = knownOptions(options, OPTIONS)
   if (!engine.store.features.values) {
     throw new UnsupportedError(
-      `once needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis, postgres or etcd`,
+      `runOnce needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis, postgres or etcd`,
     )
   }
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run once')
   const max = engine.store.maxTtlMs
   const retainMs = Math.ceil(milliseconds('retain', retain, max === undefined ? { min: 10 } : { min: 10, max }))
-  const plain = defaults.ask('once', key, terms)
+  const plain = defaults.ask('run-once', key, terms)
   refuseSelfDeadlock(engine.store, [plain.key], () => key)
   // A lease is never shortened, so it must not be longer than the record that it will become.
   const outcome = await lockOrRecord(engine, { ...plain, ttlMs: Math.min(plain.ttlMs, retainMs), value: RUNNING })
