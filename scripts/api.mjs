@@ -29,8 +29,8 @@ for (const [entry, target] of Object.entries(entries)) {
     configObjectFullPath: undefined,
     configObject: {
       projectFolder: ROOT,
-      mainEntryPointFilePath: join(ROOT, target.types),
-      compiler: { overrideTsconfig: { compilerOptions, files: [target.types] } },
+      mainEntryPointFilePath: join(ROOT, target.import.types),
+      compiler: { overrideTsconfig: { compilerOptions, files: [target.import.types] } },
       apiReport: {
         enabled: true,
         reportFileName,

@@ -6,6 +6,20 @@
 
 import { describe, isSecretName, redact, safeCause, safeValue } from './util/redact.js'
 
+/** Under which name a class is known in every copy of this package. */
+const NAME = Symbol.for('leasehold.error-name')
+
+/**
+ * Makes `instanceof` true for errors of another copy of this package too: a program may load the ESM and the CommonJS
+ * build, or two versions, and catches errors of both.
+ *
+ * @internal
+ */
+export function brand(errorClass: { prototype: object }, name: string): void {
+  Object.defineProperty(errorClass, NAME, { value: name })
+  Object.defineProperty(errorClass.prototype, Symbol.for(`leasehold.${name}`), { value: true })
+}
+
 /** Base of everything leasehold throws. No message and no cause shows a password. */
 export class LeaseholdError extends Error {
   /** Stable, for programs: `LOCK_TIMEOUT`, `STORE_UNAVAILABLE`, … */
@@ -17,8 +31,21 @@ export class LeaseholdError extends Error {
       options ? redact(message) : message,
       options?.cause === undefined ? undefined : { cause: safeCause(options.cause) },
     )
-    this.name = new.target.name
+    // Not the name of the class, which a minifier shortens.
+    this.name = (new.target as { [NAME]?: string })[NAME] ?? new.target.name
     this.code = code
+  }
+
+  static {
+    brand(this, 'LeaseholdError')
+    Object.defineProperty(this, Symbol.hasInstance, {
+      value(this: { prototype: object; [NAME]?: string }, error: unknown): boolean {
+        if (Function.prototype[Symbol.hasInstance].call(this, error)) return true
+        // A class that somebody else derives from ours has no brand of its own.
+        if (!Object.hasOwn(this, NAME) || typeof error !== 'object' || error === null) return false
+        return Symbol.for(`leasehold.${this[NAME]}`) in error
+      },
+    })
   }
 }
 
@@ -37,6 +64,10 @@ export class LockTimeoutError extends LeaseholdError {
     this.lock = lock
     this.waitedMs = facts.waitedMs
     this.heldBy = facts.heldBy
+  }
+
+  static {
+    brand(this, 'LockTimeoutError')
   }
 }
 
@@ -57,6 +88,10 @@ export class LockLostError extends LeaseholdError {
     this.lock = lock
     this.why = why
   }
+
+  static {
+    brand(this, 'LockLostError')
+  }
 }
 
 const explain: Record<LossReason, string> = {
@@ -73,12 +108,37 @@ export class StoreUnavailableError extends LeaseholdError {
   constructor(message: string, options: ErrorOptions = {}) {
     super('STORE_UNAVAILABLE', message, options)
   }
+
+  static {
+    brand(this, 'StoreUnavailableError')
+  }
 }
 
 /** This store cannot do that; thrown when asked for, not in the middle. */
 export class UnsupportedError extends LeaseholdError {
   constructor(message: string, options?: ErrorOptions) {
     super('UNSUPPORTED', message, options)
+  }
+
+  static {
+    brand(this, 'UnsupportedError')
+  }
+}
+
+/** A package that only this store needs is not installed. */
+export class MissingPackageError extends LeaseholdError {
+  /** Any one of them will do; the first is the one to prefer. */
+  readonly packages: readonly string[]
+
+  constructor(who: string, packages: readonly string[], options?: ErrorOptions) {
+    const [first, ...others] = packages
+    const or = others.length > 0 ? ` (or ${others.join(', ')})` : ''
+    super('MISSING_PACKAGE', `${who} needs a package that is not installed: npm install ${first}${or}`, options)
+    this.packages = packages
+  }
+
+  static {
+    brand(this, 'MissingPackageError')
   }
 }
 
@@ -97,6 +157,10 @@ export class InvalidOptionError extends LeaseholdError {
     this.option = option
     this.value = safe
   }
+
+  static {
+    brand(this, 'InvalidOptionError')
+  }
 }
 
 /** The callback that holds this lock asked for it again, and would have waited for itself. */
@@ -110,11 +174,19 @@ export class SelfDeadlockError extends LeaseholdError {
     )
     this.lock = lock
   }
+
+  static {
+    brand(this, 'SelfDeadlockError')
+  }
 }
 
 /** `close()` was called: no new grants. Also the reason with which the signals of held locks abort then. */
 export class ClosedError extends LeaseholdError {
   constructor(message: string) {
     super('CLOSED', message)
+  }
+
+  static {
+    brand(this, 'ClosedError')
   }
 }

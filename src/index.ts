@@ -13,6 +13,7 @@ export {
   LockLostError,
   LockTimeoutError,
   type LossReason,
+  MissingPackageError,
   SelfDeadlockError,
   StoreUnavailableError,
   UnsupportedError,

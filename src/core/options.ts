@@ -144,7 +144,9 @@ function setMode(ask: Ask, mode: unknown): void {
 }
 
 export function signalFrom(signal: unknown): AbortSignal {
-  if (signal instanceof AbortSignal) return signal
+  // By shape: a test environment may have an AbortSignal of its own.
+  const { aborted, addEventListener } = (signal ?? {}) as Partial<AbortSignal>
+  if (typeof aborted === 'boolean' && typeof addEventListener === 'function') return signal as AbortSignal
   throw new InvalidOptionError('signal', signal, 'an AbortSignal')
 }
 

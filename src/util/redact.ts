@@ -97,7 +97,8 @@ export function safeCause(cause: unknown): unknown {
     !SECRET_PROPERTIES.some((property) => property in cause) &&
     safeInner === inner &&
     (safeErrors === undefined || safeErrors.every((error, i) => error === (errors as unknown[])[i]))
-  if (clean && cause instanceof Error) return cause
+  // Not instanceof: under Jest, errors of Node itself come from another realm.
+  if (clean && Object.prototype.toString.call(cause) === '[object Error]') return cause
   return copyOf(cause, { text, safeInner, safeErrors })
 }
 

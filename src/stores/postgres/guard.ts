@@ -3,7 +3,7 @@
  *
  * @module
  */
-import { InvalidOptionError, LeaseholdError } from '../../errors.js'
+import { brand, InvalidOptionError, LeaseholdError } from '../../errors.js'
 import type { PostgresClient } from './database.js'
 import { namesOf, text } from './migrate.js'
 import { isPool, type PgPool, type PgPoolClient, type PgQueryable } from './pg.js'
@@ -24,6 +24,10 @@ export class StaleTokenError extends LeaseholdError {
     this.resource = resource
     this.token = token
     this.seen = seen
+  }
+
+  static {
+    brand(this, 'StaleTokenError')
   }
 }
 

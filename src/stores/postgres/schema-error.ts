@@ -1,7 +1,11 @@
-import { UnsupportedError } from '../../errors.js'
+import { brand, UnsupportedError } from '../../errors.js'
 
 /** The database has no schema that this code can work with. Asking again will not help. */
-export class SchemaError extends UnsupportedError {}
+export class SchemaError extends UnsupportedError {
+  static {
+    brand(this, 'SchemaError')
+  }
+}
 
 /** Undefined table, function or schema. */
 export function isMissing(error: unknown): boolean {

@@ -1,6 +1,7 @@
-import { InvalidOptionError, UnsupportedError } from '../../errors.js'
+import { InvalidOptionError, MissingPackageError } from '../../errors.js'
 import type { Duration } from '../../kit/duration.js'
 import type { Store } from '../../store.js'
+import { loadIoRedis, loadNodeRedis } from '../../clients/redis/load.js'
 import { createRedlock, type RedlockOptions } from './create.js'
 
 const FORM =
@@ -89,7 +90,7 @@ function optionsOf(query: URLSearchParams): RedlockOptions {
 const ignore = (): void => {}
 
 async function connector(): Promise<(address: Address) => Opened> {
-  const ioredis = await optional(() => import('ioredis'))
+  const ioredis = await loadIoRedis()
   if (ioredis) {
     return ({ host, port, tls, username, password, db }) => {
       const secret = { ...(username ? { username } : {}), ...(password === undefined ? {} : { password }) }
@@ -98,10 +99,8 @@ async function connector(): Promise<(address: Address) => Opened> {
       return { client, close: () => client.disconnect() }
     }
   }
-  const redis = await optional(() => import('redis'))
-  if (!redis) {
-    throw new UnsupportedError('a redlock store needs a client, and none is installed: npm install ioredis (or redis)')
-  }
+  const redis = await loadNodeRedis()
+  if (!redis) throw new MissingPackageError('a redlock store', ['ioredis', 'redis'])
   return ({ host, port, tls, username, password, db }) => {
     const secret = { ...(username ? { username } : {}), ...(password === undefined ? {} : { password }) }
     const socket = tls ? { host, port, tls: true as const } : { host, port }
@@ -110,15 +109,5 @@ async function connector(): Promise<(address: Address) => Opened> {
     // Not awaited: it goes on trying, and calls say why it is not connected yet.
     client.connect().catch(ignore)
     return { client, close: () => client.destroy() }
-  }
-}
-
-/** The module, or undefined if it is not installed. */
-async function optional<T>(load: () => Promise<T>): Promise<T | undefined> {
-  try {
-    return await load()
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ERR_MODULE_NOT_FOUND') return undefined
-    throw error
   }
 }
