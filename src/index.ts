@@ -20,6 +20,7 @@ export {
 } from './errors.js'
 export type { Duration } from './kit/duration.js'
 export { createLocks, type Locks } from './locks.js'
+export { openLocks } from './open-locks.js'
 export { openStore } from './open-store.js'
 export {
   DistributedLock,

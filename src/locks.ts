@@ -37,6 +37,9 @@ export function createLocks(store: Store, options: LocksOptions = {}): Locks {
   return new Locks(store, options, realWorld)
 }
 
+/** How many instances use a store: only the last one that is closed may take the store's listeners off the client. */
+const users = new WeakMap<Store, number>()
+
 /** What to write instead of what was given. */
 function storeAdvice(given: unknown): string {
   if (typeof given === 'string') {
@@ -64,14 +67,20 @@ export class Locks {
   readonly #webLocks: WebLocks
   /** Ends what waits without holding anything: limiters and schedules. */
   readonly #closing = new AbortController()
+  readonly #store: Store
+  readonly #ownsStore: boolean
+  #closed: Promise<void> | undefined
 
   /** @internal */
-  constructor(store: Store, options: LocksOptions, world: World) {
+  constructor(store: Store, options: LocksOptions, world: World, ownsStore = false) {
     if (typeof store?.acquire !== 'function') {
       throw new InvalidOptionError('store', store, storeAdvice(store))
     }
     this.#defaults = new Defaults(store, options)
     this.#engine = new Engine(store, world)
+    this.#store = store
+    this.#ownsStore = ownsStore
+    users.set(store, (users.get(store) ?? 0) + 1)
     this.#lookout = new Lookout(this.#engine, this.#defaults)
     this.#webLocks = new WebLocks(this.#engine, this.#defaults)
   }
@@ -275,22 +284,38 @@ export class Locks {
     return this
   }
 
-  /** Releases everything this instance holds. */
+  /** Releases everything this instance holds, at once; signals abort first. The instance stays usable. */
   releaseAll(): Promise<void> {
     return this.#engine.releaseAll()
   }
 
   /**
-   * For a rolling deploy: no new grants; the signals of held locks abort with reason «closing»; callbacks may finish
-   * within `grace` while their locks are renewed; then everything is released. The store is yours to close.
+   * For a rolling deploy: no new grants; the signals of held locks abort with reason "closing"; callbacks may finish
+   * within `grace` (10s) while their locks are renewed; then everything is released. A lock that nobody releases makes
+   * it last for the whole of `grace`; a second call with a shorter one hurries the first. What `openLocks` opened is
+   * closed too; a client that was given stays open, without any listener of ours.
+   *
+   * @example
+   * ```ts
+   * process.once('SIGTERM', () => locks.close({ grace: '20s' }))
+   * ```
    */
-  async close(options: { grace?: Duration } = {}): Promise<void> {
+  async close(options: { grace?: Duration | undefined } = {}): Promise<void> {
     const grace = milliseconds('grace', knownOptions(options, optionsOf.close).grace ?? '10s')
     this.#closing.abort(new ClosedError('closing: locks.close() was called'))
-    await this.#engine.close(grace)
+    const ended = this.#engine.close(grace)
+    this.#closed ??= ended.then(() => this.#leaveStore())
+    await this.#closed
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close()
+  }
+
+  async #leaveStore(): Promise<void> {
+    const others = (users.get(this.#store) ?? 1) - 1
+    users.set(this.#store, others)
+    if (others === 0) this.#store.idle?.()
+    if (this.#ownsStore) await this.#store.close()
   }
 }

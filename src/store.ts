@@ -268,6 +268,12 @@ export interface Store {
   /** The store's own time in epoch milliseconds. */
   now?(): Awaitable<number>
 
+  /**
+   * The last instance that used the store was closed: take every listener off borrowed clients. The store stays usable,
+   * and listens again when the next instance calls `onDoubt` or asks for something.
+   */
+  idle?(): void
+
   /** Closes what the store itself opened, never a client it was given. */
   close(): Promise<void>
 }

@@ -39,6 +39,7 @@ export class Engine {
   readonly #unordered: boolean
   readonly #unsubscribe: (() => void) | undefined
   #onIdle: (() => void) | undefined
+  #endGrace: (() => void) | undefined
   #closed: Promise<void> | undefined
 
   constructor(store: Store, world: World) {
@@ -202,6 +203,8 @@ export class Engine {
 
   /** No new grants; work is told to end and may do so while leases are renewed; then everything is released. */
   close(graceMs: number): Promise<void> {
+    // A second call may shorten the time that the first one gave, and never prolongs it.
+    if (this.#closed && this.#endGrace) this.world.after(graceMs, this.#endGrace, true)
     this.#closed ??= this.#close(graceMs)
     return this.#closed
   }
@@ -289,12 +292,16 @@ export class Engine {
     if (!busy()) return
     await new Promise<void>((resolve) => {
       const cancel = this.world.after(graceMs, resolve, true)
+      this.#endGrace = () => {
+        cancel()
+        resolve()
+      }
       this.#onIdle = () => {
         if (busy()) return
         cancel()
         resolve()
       }
     })
-    this.#onIdle = undefined
+    this.#onIdle = this.#endGrace = undefined
   }
 }

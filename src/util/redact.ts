@@ -39,7 +39,7 @@ function withoutSecretParameters(url: string): string {
 export function describe(value: unknown): string {
   if (typeof value === 'string') return describeText(value)
   if (typeof value === 'function') return 'a function'
-  if (Array.isArray(value)) return value.length === 1 ? 'a list of 1 item' : `a list of ${value.length} items`
+  if (Array.isArray(value)) return describeList(value)
   if (typeof value === 'object' && value !== null) return describeObject(value)
   return typeof value === 'bigint' ? `${value}n` : String(value)
 }
@@ -64,6 +64,12 @@ function redactText(text: string): string {
   if (safe !== text) return safe
   if (/^[^\s@]+:[^\s]*@/.test(text)) return `…@${text.slice(text.lastIndexOf('@') + 1)}`
   return text.replace(/\b(\w+)=('[^']*'|[^\s&;]*)/g, (all, name: string) => (isSecretName(name) ? `${name}=…` : all))
+}
+
+function describeList(items: readonly unknown[]): string {
+  const plain = items.every((item) => typeof item === 'string' || typeof item === 'number')
+  if (plain && items.length <= 5) return `[${items.map(describe).join(', ')}]`
+  return `a list of ${items.length} items`
 }
 
 function describeObject(value: object): string {

@@ -65,7 +65,8 @@ class Postgres implements Store {
   readonly #bell: Bell | undefined
   readonly #doubters = new Set<() => void>()
   readonly #releasing = new Map<string, Promise<Released[]>>()
-  readonly #unhook: () => void
+  /** Undefined while nobody uses the store: the pool is not ours, and keeps no listener then. */
+  #unhook: (() => void) | undefined
   #checked: Promise<void> | true | undefined
   /** A connection broke; the next answer shows that there is a new one. */
   #shaken = false
@@ -81,9 +82,7 @@ class Postgres implements Store {
     this.#functions = this.#names.fill('{schema}.leasehold_')
     this.#migrate = migrate
     this.#close = close
-    this.#unhook = database.onBroken(() => {
-      this.#shaken = true
-    })
+    this.#hook()
     if (listen) {
       const bell = new Bell(database, this.#names.channel, this.timeoutMs, () => this.#doubt())
       this.#bell = bell
@@ -167,6 +166,7 @@ class Postgres implements Store {
   }
 
   onDoubt(listener: () => void): () => void {
+    this.#hook()
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
   }
@@ -198,10 +198,21 @@ class Postgres implements Store {
     return Number(await this.#run(`(date_part('epoch', clock_timestamp()) * 1000)::text`))
   }
 
+  idle(): void {
+    this.#unhook?.()
+    this.#unhook = undefined
+  }
+
   async close(): Promise<void> {
-    this.#unhook()
+    this.idle()
     await this.#bell?.close()
     await this.#close()
+  }
+
+  #hook(): void {
+    this.#unhook ??= this.#database.onBroken(() => {
+      this.#shaken = true
+    })
   }
 
   /** Where those who wait by this store are told that they were let in. */

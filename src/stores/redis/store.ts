@@ -169,6 +169,7 @@ class RedisStore implements Store {
   }
 
   onDoubt(listener: () => void): () => void {
+    this.#adapter.attend()
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
   }
@@ -194,6 +195,10 @@ class RedisStore implements Store {
 
   async now(): Promise<number> {
     return Number(await this.#transport.run(this.#scripts.list, [], [])) / 1_000
+  }
+
+  idle(): void {
+    this.#adapter.rest()
   }
 
   close(): Promise<void> {
