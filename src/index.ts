@@ -29,13 +29,13 @@ export {
   type LockOptions,
   type LockResult,
 } from './primitives/distributed-lock.js'
-export type { Election, ElectionHealth, ElectionOptions, LeaderInfo } from './primitives/election.js'
+export type { Election, ElectionHealth, ElectionOptions, LeaderInfo, RunOptions } from './primitives/election.js'
 export type { Leadership } from './primitives/election-term.js'
 export type { LockGroup } from './primitives/all.js'
 export type { Limiter, RateLimitResult } from './primitives/limiter.js'
 export type { LimiterOptions, RateLimit, StoreErrorOption } from './primitives/limiter-options.js'
 export type { NestedOption } from './primitives/lock.js'
-export { locked } from './primitives/locked.js'
+export { locked, type LockedDecorator } from './primitives/locked.js'
 export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
 export type { RunOnceOptions } from './primitives/run-once.js'
 export type { ReadWriteCall, ReadWriteLock, ReadWriteOptions } from './primitives/read-write.js'

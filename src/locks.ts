@@ -20,6 +20,7 @@ import type { ScheduledRun } from './primitives/schedule-run.js'
 import { Semaphore } from './primitives/semaphore.js'
 import { type WebLockCallback, type WebLockOptions, WebLocks, type WebLockSnapshot } from './primitives/web-locks.js'
 import type { Store } from './store.js'
+import { showAs } from './util/inspect.js'
 import { knownOptions } from './util/options.js'
 
 /**
@@ -79,6 +80,7 @@ export class Locks {
     this.#defaults = new Defaults(store, options)
     this.#engine = new Engine(store, world)
     this.#store = store
+    this.#engine.events.namespace = this.#defaults.namespace
     this.#ownsStore = ownsStore
     users.set(store, (users.get(store) ?? 0) + 1)
     this.#lookout = new Lookout(this.#engine, this.#defaults)
@@ -317,5 +319,16 @@ export class Locks {
     users.set(this.#store, others)
     if (others === 0) this.#store.idle?.()
     if (this.#ownsStore) await this.#store.close()
+  }
+
+  static {
+    showAs(this, 'Locks', (locks: Locks) => {
+      const { namespace } = locks.#defaults
+      const held = [...locks.#engine.leases()].map((lease) => lease.ask.name)
+      const waiting = [...locks.#engine.waiting()].map(({ ask }) => ask.name)
+      const state = locks.#engine.closingReason ? { closed: true } : { held, waiting }
+      const facts = { store: locks.#store.name, ...(namespace === undefined ? {} : { namespace }), ...state }
+      return { ...facts, clientId: locks.clientId }
+    })
   }
 }

@@ -9,7 +9,10 @@ const postgres = async (url: string): Promise<Store> => (await import('./stores/
 const advisory = async (url: string): Promise<Store> => (await import('./stores/postgres-advisory/open.js')).open(url)
 
 const OPENERS: Record<string, (url: string) => Promise<Store>> = {
-  memory: async () => memory(),
+  memory: async (url) => {
+    if (url !== 'memory:') throw new InvalidOptionError('store', url, 'memory:, with nothing behind it')
+    return memory()
+  },
   sqlite: async (url) => (await import('./stores/sqlite/index.js')).sqlite(filePath(url.slice('sqlite:'.length))),
   redis,
   rediss: redis,

@@ -256,6 +256,9 @@ export interface Store {
   /** Be told when leases may have been lost without notice (a reconnect): the core then renews all of them at once. */
   onDoubt?(listener: () => void): () => void
 
+  /** Why calls are not answered at present, as far as the client knows: part of the error when one runs out of time. */
+  trouble?(): unknown
+
   /** All holders of keys that begin with this prefix. */
   holders?(prefix: string): Awaitable<HolderView[]>
   /** The holders and the line of one key. */

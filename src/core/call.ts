@@ -1,4 +1,3 @@
-import { StoreUnavailableError } from '../errors.js'
 import { formatDuration } from '../kit/duration.js'
 import type { Courier } from './courier.js'
 import { Timed, type Timers } from './timers.js'
@@ -34,8 +33,7 @@ export abstract class Call<T> extends Timed {
 
   override due(): void {
     this.#over = true
-    const silence = `${this.courier.store.name} did not answer within ${formatDuration(this.#limitMs)}`
-    this.settle(this.unknown(new StoreUnavailableError(silence)))
+    this.settle(this.unknown(this.courier.silence(`within ${formatDuration(this.#limitMs)}`)))
   }
 
   protected abstract settle(answer: T): void

@@ -14,6 +14,7 @@ import type {
   TakeAnswer,
   TakeRequest,
 } from '../store.js'
+import { reasonOf } from '../util/reason.js'
 import { Errand } from './call.js'
 import { Channel, Traffic } from './channel.js'
 import { Timers } from './timers.js'
@@ -145,7 +146,13 @@ export class Courier {
 
   explain(error: unknown): LeaseholdError {
     if (error instanceof LeaseholdError) return error
-    const reason = error instanceof Error ? error.message || error.name : String(error)
-    return new StoreUnavailableError(`${this.store.name} is unavailable: ${reason}`, { cause: error })
+    return new StoreUnavailableError(`${this.store.name} is unavailable: ${reasonOf(error)}`, { cause: error })
+  }
+
+  /** What to say of a question that was not answered: with the reason, if the store knows one. */
+  silence(within: string): StoreUnavailableError {
+    const trouble = this.store.trouble?.()
+    const because = trouble === undefined ? '' : `: ${reasonOf(trouble)}`
+    return new StoreUnavailableError(`${this.store.name} did not answer ${within}${because}`, { cause: trouble })
   }
 }

@@ -7,6 +7,7 @@ import { Bells } from './bells.js'
 import { CleanUp } from './clean-up.js'
 import { Courier } from './courier.js'
 import { Events } from './events.js'
+import { withFrames } from './frames.js'
 import { Identity } from './identity.js'
 import { type Given, Lease, driftOf } from './lease.js'
 import { Line } from './line.js'
@@ -78,7 +79,7 @@ export class Engine {
     if (answer?.granted === false) waiter.hearFirst(answer, since)
     else line.pump()
     if (!waiter.asking) waiter.limitWait()
-    return waiter.promise
+    return withFrames(waiter.promise)
   }
 
   /** One attempt. Null when busy; rejects at once when the store fails. */

@@ -3,38 +3,40 @@ import { type Duration, milliseconds } from '../kit/duration.js'
 import { ALL, type Store } from '../store.js'
 import type { Ask } from './ask.js'
 import { knownOptions } from '../util/options.js'
-import { nameFrom } from './name.js'
+import { nameFrom, namespaceFrom } from './name.js'
 
 /** Options of each call that asks for a lock. */
 export interface AcquireOptions {
   /** How long it is held unless renewed. A crashed holder blocks the others for at most this long. */
-  ttl?: Duration
+  ttl?: Duration | undefined
   /** Give up after this long. 0: one attempt. `'forever'`: never. */
-  wait?: Duration | 'forever'
+  wait?: Duration | 'forever' | undefined
   /** Cancels the wait. Has no effect once the lock is held. */
   signal?: AbortSignal | undefined
   /** `shared`: any number at once, but never beside an exclusive one. */
-  mode?: 'exclusive' | 'shared'
+  mode?: 'exclusive' | 'shared' | undefined
   /** JSON for others to see in `inspect` and listings, at most 4 KB. */
   metadata?: unknown
   /** false: the lock ends when its ttl has passed. */
-  autoRenew?: boolean
+  autoRenew?: boolean | undefined
   /** Never renew past this, so that a hung holder lets go. */
-  maxHold?: Duration
+  maxHold?: Duration | undefined
 }
 
 /** Defaults for all calls of one `createLocks`. */
 export interface LocksOptions {
   /** Default 30s. */
-  ttl?: Duration
+  ttl?: Duration | undefined
   /** Default 10s. */
-  wait?: Duration | 'forever'
+  wait?: Duration | 'forever' | undefined
   /** Put before every name, so that several applications can share one store. */
-  namespace?: string
+  namespace?: string | undefined
 }
 
 /** Shorter leases cannot be renewed in time by anything that shares a machine with others. */
 const SHORTEST_TTL = 10
+/** Whoever writes a bare number below this as a ttl mostly means seconds. */
+const LIKELY_SECONDS = 100
 const MOST_REMEMBERED = 1_000
 const LARGEST_METADATA = 4_096
 
@@ -54,6 +56,7 @@ export const optionsOf: {
 export class Defaults {
   readonly ttlMs: number
   readonly waitMs: number
+  readonly namespace: string | undefined
   readonly prefix: string
   readonly #store: Store
   readonly #plain = new Map<string, Ask>()
@@ -63,7 +66,8 @@ export class Defaults {
     this.#store = store
     this.ttlMs = ttlFrom('ttl', ttl, store)
     this.waitMs = waitFrom(wait)
-    if (namespace !== undefined) nameFrom('namespace', namespace, 100)
+    if (namespace !== undefined) namespaceFrom(namespace)
+    this.namespace = namespace
     this.prefix = namespace === undefined ? '' : `${namespace}:`
   }
 
@@ -127,8 +131,18 @@ export class Defaults {
   }
 }
 
+let warned = false
+
+function warnOfSeconds(option: string, ttl: number): void {
+  if (warned) return
+  warned = true
+  const meant = `a lock of ${ttl} milliseconds cannot be renewed reliably. Write '${ttl}s' for seconds, or '${ttl}ms'`
+  process.emitWarning(`${option}: ${ttl} means ${ttl} milliseconds: ${meant} if that is meant.`, 'LeaseholdWarning')
+}
+
 export function ttlFrom(option: string, ttl: unknown, store: Store): number {
   const max = store.maxTtlMs
+  if (typeof ttl === 'number' && ttl < LIKELY_SECONDS && ttl >= SHORTEST_TTL) warnOfSeconds(option, ttl)
   return Math.ceil(milliseconds(option, ttl, max === undefined ? { min: SHORTEST_TTL } : { min: SHORTEST_TTL, max }))
 }
 
@@ -150,7 +164,7 @@ export function signalFrom(signal: unknown): AbortSignal {
   throw new InvalidOptionError('signal', signal, 'an AbortSignal')
 }
 
-function flagFrom(option: string, value: unknown): boolean {
+export function flagFrom(option: string, value: unknown): boolean {
   if (typeof value === 'boolean') return value
   throw new InvalidOptionError(option, value, 'true or false')
 }

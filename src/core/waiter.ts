@@ -195,11 +195,9 @@ export class Waiter extends Timed {
     const { waitedMs } = this
     if (this.#inFlight && this.#engine.store.blocks && !this.#lastCall) return this.#callBack()
     if (this.#failure || (this.#inFlight && !this.#refusal)) {
-      const reason = this.#failure?.message ?? `${this.#engine.store.name} did not answer in time`
-      const cause = this.#failure
-      this.fail(
-        new StoreUnavailableError(`"${name}" could not be acquired: ${reason}`, { cause: cause?.cause ?? cause }),
-      )
+      const failure = this.#failure ?? this.#engine.courier.silence('in time')
+      const cause = failure.cause ?? failure
+      this.fail(new StoreUnavailableError(`"${name}" could not be acquired: ${failure.message}`, { cause }))
       return
     }
     const heldBy = this.#refusal?.blocker?.owner

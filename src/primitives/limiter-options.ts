@@ -9,12 +9,12 @@ export interface RateLimit {
   limit: number
   per: Duration
   /** Token bucket only: how much may be taken at once after a quiet time. Default: `limit`, and at least 1. */
-  burst?: number
+  burst?: number | undefined
   /**
    * `token-bucket` (the default): refills steadily; after a quiet time up to `burst` at once. Remembers one number per key.
    * `sliding-window`: never more than `limit` in any stretch of `per`. Remembers each take for that long.
    */
-  algorithm?: 'token-bucket' | 'sliding-window'
+  algorithm?: 'token-bucket' | 'sliding-window' | undefined
 }
 
 /** Who decides while the store does not answer. */
@@ -23,7 +23,7 @@ export interface StoreErrorOption {
    * `throw` (the default): `take` rejects with `StoreUnavailableError`. `allow`, `deny`: that is the answer. `{ local: 0.25 }`:
    * this process limits by itself, with that share of every limit; one by the number of processes keeps the sum.
    */
-  onStoreError?: 'throw' | 'allow' | 'deny' | { local: number }
+  onStoreError?: 'throw' | 'allow' | 'deny' | { local: number } | undefined
 }
 
 /** One limit, or several of which every take needs all. */

@@ -88,7 +88,10 @@ export class Limiter {
    * Resolves when it could take `cost`. First come, first served within this process; `signal` cancels. Rejects with
    * `InvalidOptionError` if the cost could never pass.
    */
-  async wait(key: string, options: { signal?: AbortSignal; cost?: number } = {}): Promise<RateLimitResult> {
+  async wait(
+    key: string,
+    options: { signal?: AbortSignal | undefined; cost?: number | undefined } = {},
+  ): Promise<RateLimitResult> {
     knownOptions(options, ['signal', 'cost'])
     const cost = options.cost === undefined ? 1 : costFrom(options.cost)
     const signals = options.signal === undefined ? [this.#closing] : [signalFrom(options.signal), this.#closing]

@@ -10,7 +10,7 @@ export const LOCK_KINDS: readonly string[] = ['lock', 'semaphore', 'election', '
 /** Which space of names to look at. */
 export interface LookOptions {
   /** `lock` (the default), `semaphore`, `election`, `run-once`, `schedule` */
-  kind?: string
+  kind?: string | undefined
 }
 
 /** Somebody who holds something. */
@@ -19,7 +19,8 @@ export interface HolderInfo {
   kind: string
   holder: string
   mode: 'exclusive' | 'shared'
-  weight: number
+  /** How many permits of a semaphore. Undefined for whoever has, or wants, all there is. */
+  weight: number | undefined
   /** Undefined for holders that are not ours. */
   fencingToken: bigint | undefined
   acquiredAt: Date | undefined
@@ -40,7 +41,8 @@ export interface WaiterInfo {
   kind: string
   holder: string
   mode: 'exclusive' | 'shared'
-  weight: number
+  /** How many permits of a semaphore. Undefined for whoever has, or wants, all there is. */
+  weight: number | undefined
   waitedMs: number | undefined
   metadata: unknown
   detail: Readonly<Record<string, string | number>> | undefined
@@ -119,7 +121,15 @@ export class Lookout {
     const { prefix } = this.#defaults
     const name = full.startsWith(prefix) ? full.slice(prefix.length) : full
     const mode = weight === 1 && capacity === ALL ? 'shared' : 'exclusive'
-    return { name, kind, holder: owner, mode, weight, metadata: parsed(value), detail }
+    return {
+      name,
+      kind,
+      holder: owner,
+      mode,
+      weight: weight === ALL ? undefined : weight,
+      metadata: parsed(value),
+      detail,
+    }
   }
 }
 

@@ -14,7 +14,7 @@ export interface ReadWriteOptions {
   /**
    * `'accepted'`: also on a store that keeps no line (Redlock), where a steady stream of readers can keep a writer out.
    */
-  starvation?: 'accepted'
+  starvation?: 'accepted' | undefined
 }
 
 /**

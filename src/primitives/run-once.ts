@@ -11,18 +11,19 @@ import {
   StoreUnavailableError,
   UnsupportedError,
 } from '../errors.js'
-import { type Duration, milliseconds } from '../kit/duration.js'
+import { type Duration, formatDuration, milliseconds } from '../kit/duration.js'
 import type { Refusal } from '../store.js'
 import { knownOptions } from '../util/options.js'
 
 /** Options of `locks.runOnce`. */
 export interface RunOnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'signal'> {
   /** How long the result is remembered; after that the key may run again. Default 1d. */
-  retain?: Duration
+  retain?: Duration | undefined
 }
 
 const LARGEST_RESULT = 1_048_576
 const RETRY_EVERY_MS = 100
+const DEFAULT_RETAIN_MS = 86_400_000
 const OPTIONS = ['retain', 'ttl', 'wait', 'signal']
 export const RUNNING = '{"done":false}'
 
@@ -41,7 +42,7 @@ export async function runOnce<T>(
   fn: (lock: Lock) => T | Promise<T>,
   options: RunOnceOptions = {},
 ): Promise<T> {
-  const { retain = '1d', ...terms } = knownOptions(options, OPTIONS)
+  const { retain = DEFAULT_RETAIN_MS, ...terms } = knownOptions(options, OPTIONS)
   if (!engine.store.features.values) {
     throw new UnsupportedError(
       `runOnce needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis, postgres or etcd`,
@@ -49,6 +50,13 @@ export async function runOnce<T>(
   }
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run once')
   const max = engine.store.maxTtlMs
+  if (options.retain === undefined && max !== undefined && max < DEFAULT_RETAIN_MS) {
+    throw new InvalidOptionError(
+      'retain',
+      undefined,
+      `a duration of at most ${formatDuration(max)} on the ${engine.store.name} store, which keeps nothing for longer; say how long the result matters`,
+    )
+  }
   const retainMs = Math.ceil(milliseconds('retain', retain, max === undefined ? { min: 10 } : { min: 10, max }))
   const plain = defaults.ask('run-once', key, terms)
   refuseSelfDeadlock(engine.store, [plain.key], () => key)

@@ -13,7 +13,7 @@ const OPTIONS = [...TRY_OPTIONS, 'wait']
 /** A semaphore has no modes; a claim has a weight instead. */
 export interface SemaphoreCall extends Omit<AcquireOptions, 'mode'> {
   /** How many permits to take at once. Default 1. */
-  weight?: number
+  weight?: number | undefined
 }
 
 /**

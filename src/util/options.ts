@@ -15,14 +15,20 @@ export function knownOptions<T extends object>(options: T, known: readonly strin
 /** For anything that is chosen from a list: `unknown option "waitt" (did you mean "wait"? known: ttl, wait)`. */
 export function unknownWord(what: string, given: unknown, known: readonly string[]): InvalidOptionError {
   const word = String(given)
-  const meant = nearest(word, known)
-  const suggestion = meant === undefined ? '' : `did you mean ${JSON.stringify(meant)}? `
-  const message = `unknown ${what} ${JSON.stringify(word.slice(0, 60))} (${suggestion}known: ${known.join(', ')})`
+  const meant = suggestion(word, known)
+  const hint = meant === undefined ? '' : `did you mean ${JSON.stringify(meant)}? `
+  const message = `unknown ${what} ${JSON.stringify(word.slice(0, 60))} (${hint}known: ${known.join(', ')})`
   return new InvalidOptionError(what === 'option' ? word : what, word, `one of ${known.join(', ')}`, message)
 }
 
-/** The known word that a typing mistake would turn into this one. */
-function nearest(word: string, known: readonly string[]): string | undefined {
+/** An event that does not exist is never emitted: its listener would wait for ever. */
+export function checkListener(event: unknown, listener: unknown, known: readonly string[]): void {
+  if (typeof event !== 'string' || !known.includes(event)) throw unknownWord('event', event, known)
+  if (typeof listener !== 'function') throw new InvalidOptionError('listener', listener, 'a function')
+}
+
+/** The known word that was probably meant. */
+export function suggestion(word: string, known: readonly string[]): string | undefined {
   let best: string | undefined
   let least = Math.max(1, Math.floor(word.length / 3)) + 1
   for (const candidate of known) {

@@ -87,43 +87,55 @@ function describeObject(value: object): string {
   return `an object with ${shown.join(', ')}${keys.length > shown.length ? ', …' : ''}`
 }
 
+/** How deep errors inside errors are looked at. Deeper ones are left out. */
+const DEEPEST = 6
+
 /**
- * An error of somebody else, fit to be a `cause`: itself if it carries nothing but a message and facts, else a copy
- * without what may hold a password.
+ * An error of somebody else, fit to be a `cause`: itself if it carries nothing but a message, plain facts and errors of
+ * that kind, else a copy with only those. Clients put what they sent on their errors: ioredis the arguments of AUTH, and
+ * its cluster client that error on another one.
  */
-export function safeCause(cause: unknown): unknown {
+export function safeCause(cause: unknown, depth = 0): unknown {
   if (typeof cause === 'string') return redact(cause)
   if (typeof cause !== 'object' || cause === null) return cause
-  const { message = '', errors, cause: inner } = cause as { message?: unknown; errors?: unknown; cause?: unknown }
-  const text = String(message)
-  const safeInner = inner === undefined ? undefined : safeCause(inner)
-  const safeErrors = Array.isArray(errors) ? errors.map(safeCause) : undefined
-  const clean =
-    redact(text) === text &&
-    !SECRET_PROPERTIES.some((property) => property in cause) &&
-    safeInner === inner &&
-    (safeErrors === undefined || safeErrors.every((error, i) => error === (errors as unknown[])[i]))
+  if (depth >= DEEPEST) return new Error('…')
+  const { message = '', stack = '' } = cause as { message?: unknown; stack?: unknown }
+  const facts = new Map<string, unknown>()
   // Not instanceof: under Jest, errors of Node itself come from another realm.
-  if (clean && Object.prototype.toString.call(cause) === '[object Error]') return cause
-  return copyOf(cause, { text, safeInner, safeErrors })
+  let clean = isError(cause) && redact(String(message)) === String(message) && redact(String(stack)) === String(stack)
+  for (const name of Object.getOwnPropertyNames(cause)) {
+    if (name === 'message' || name === 'stack') continue
+    const value = (cause as Record<string, unknown>)[name]
+    const fact = safeFact(name, value, depth)
+    if (fact !== value) clean = false
+    if (fact !== undefined) facts.set(name, fact)
+  }
+  return clean ? cause : copyOf(cause, facts)
 }
 
-function copyOf(
-  cause: object,
-  { text, safeInner, safeErrors }: { text: string; safeInner: unknown; safeErrors: unknown[] | undefined },
-): Error {
-  const options = safeInner === undefined ? undefined : { cause: safeInner }
-  const copy = safeErrors ? new AggregateError(safeErrors, redact(text), options) : new Error(redact(text), options)
-  const { name, stack } = cause as { name?: unknown; stack?: unknown }
-  if (typeof name === 'string') copy.name = name
+/** Undefined: not to be shown. */
+function safeFact(name: string, value: unknown, depth: number): unknown {
+  if (SECRET_PROPERTIES.includes(name) || isSecretName(name)) return undefined
+  if (typeof value === 'string') return redact(value)
+  if (typeof value !== 'object' || value === null) return typeof value === 'function' ? undefined : value
+  if (isError(value)) return safeCause(value, depth + 1)
+  if (!Array.isArray(value)) return undefined
+  const items = value.map((item) => safeFact('', item, depth))
+  return items.every((item, i) => item === value[i]) ? value : items.filter((item) => item !== undefined)
+}
+
+function copyOf(cause: object, facts: ReadonlyMap<string, unknown>): Error {
+  const { message = '', name = 'Error', stack } = cause as { message?: unknown; name?: unknown; stack?: unknown }
+  const copy = new Error(redact(String(message)))
   if (typeof stack === 'string') copy.stack = redact(stack)
-  for (const [property, value] of Object.entries(cause)) {
-    const fact = typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean'
-    if (!fact || property in copy || SECRET_PROPERTIES.includes(property) || isSecretName(property)) continue
-    Object.defineProperty(copy, property, {
-      value: typeof value === 'string' ? redact(value) : value,
-      enumerable: true,
-    })
+  for (const [property, value] of facts) {
+    const enumerable = property !== 'cause' && property !== 'errors'
+    Object.defineProperty(copy, property, { value, enumerable, configurable: true, writable: true })
   }
+  Object.defineProperty(copy, 'name', { value: String(name), configurable: true, writable: true })
   return copy
+}
+
+function isError(value: object): boolean {
+  return value instanceof Error || Object.prototype.toString.call(value) === '[object Error]'
 }

@@ -12,7 +12,7 @@ test('bad usage exits with 64 and says what was wrong, before anything is touche
     [['run', 'x', '--ttl', '10 parsecs', '--', 'true'], '--ttl takes a duration of at least 1s'],
     [['run', 'x', '--store', 'floppy:', '--', 'true'], 'it was "floppy:"'],
     [['run', 'x'.repeat(256), '--', 'true'], 'name takes'],
-    [['ls', '--kind', 'no kind'], 'kind takes'],
+    [['ls', '--kind', 'no kind'], 'unknown kind'],
   ]
   for (const [typed, says] of wrong) {
     const { code, stdout, stderr } = await place.leasehold(...typed).ended

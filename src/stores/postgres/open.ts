@@ -2,6 +2,7 @@ import { MissingPackageError } from '../../errors.js'
 import type { Duration } from '../../kit/duration.js'
 import type { Store } from '../../store.js'
 import { unlessMissing } from '../../util/optional-import.js'
+import { splitUrlOptions } from '../../util/url-options.js'
 import { databaseOf, type PostgresClient } from './database.js'
 import { type Sources, sources } from './migrate.js'
 import { createPostgresStore, type PostgresOptions } from './store.js'
@@ -23,19 +24,14 @@ export async function open(url: string, options: PostgresOptions = {}, files: So
 }
 
 function parse(url: string): PostgresOptions & { connection: string } {
-  const [address = '', query = ''] = url.split(/\?(.*)/s)
-  const parameters = new URLSearchParams(query)
-  const own: PostgresOptions = {}
-  const take = (name: string): string | undefined => {
-    const value = parameters.get(name) ?? undefined
-    parameters.delete(name)
-    return value
+  const { rest, options } = splitUrlOptions(url, ['schema', 'timeout', 'migrate'])
+  const { schema, timeout, migrate } = options
+  return {
+    connection: rest,
+    ...(schema === undefined ? {} : { schema }),
+    ...(timeout === undefined ? {} : { timeout: timeout as Duration }),
+    ...(migrate === undefined ? {} : { migrate: migrate !== 'false' }),
   }
-  const [schema, timeout, migrate] = [take('schema'), take('timeout'), take('migrate')]
-  if (schema !== undefined) own.schema = schema
-  if (timeout !== undefined) own.timeout = timeout as Duration
-  if (migrate !== undefined) own.migrate = migrate !== 'false'
-  return { ...own, connection: parameters.size > 0 ? `${address}?${parameters.toString()}` : address }
 }
 
 /** `pg` if it is installed, else `postgres`. */

@@ -4,6 +4,7 @@
  * @module
  */
 import { InvalidOptionError } from '../../errors.js'
+import { unknownWord } from '../../util/options.js'
 import type { RedisStoreOptions } from './store.js'
 
 export interface Address {
@@ -41,7 +42,7 @@ export function parseAddress(url: string): Address {
   if (kind === 'sentinel' && master === '') throw bad(url)
   const db = parts.length === 0 || parts[0] === '' ? 0 : Number(parts[0])
   if (!Number.isInteger(db) || db < 0 || parts.length > 1 || (kind === 'cluster' && db !== 0)) throw bad(url)
-  return { kind, tls: scheme === 'rediss', hosts, username, password, db, master, options: optionsOf(query, url) }
+  return { kind, tls: scheme === 'rediss', hosts, username, password, db, master, options: optionsOf(query) }
 }
 
 function bad(url: string): InvalidOptionError {
@@ -69,12 +70,12 @@ function credentialsOf(text: string | undefined, url: string): [string | undefin
   return [user === '' ? undefined : decoded(user, url), password]
 }
 
-function optionsOf(query: string, url: string): RedisStoreOptions {
+function optionsOf(query: string): RedisStoreOptions {
   const options: RedisStoreOptions = {}
   for (const [name, value] of new URLSearchParams(query)) {
     if (name === 'prefix') options.prefix = value
     else if (name === 'timeout') options.timeout = value as NonNullable<RedisStoreOptions['timeout']>
-    else throw bad(url)
+    else throw unknownWord('option', name, ['prefix', 'timeout'])
   }
   return options
 }

@@ -2,7 +2,8 @@ import { InvalidOptionError, MissingPackageError } from '../../errors.js'
 import type { Duration } from '../../kit/duration.js'
 import type { Store } from '../../store.js'
 import { loadIoRedis, loadNodeRedis } from '../../clients/redis/load.js'
-import { createRedlock, type RedlockOptions } from './create.js'
+import { unknownWord } from '../../util/options.js'
+import { createRedlock, OPTIONS, type RedlockOptions } from './create.js'
 
 const FORM =
   'redlock://[user:password@]host:port,host:port,host:port[/db][?maxTtl=1m&nodeTimeout=500ms&drift=0.01], or rediss+redlock://'
@@ -72,7 +73,7 @@ function decoded(text: string, url: string): string {
 
 function optionsOf(query: URLSearchParams): RedlockOptions {
   for (const name of query.keys()) {
-    if (!['maxTtl', 'nodeTimeout', 'drift'].includes(name)) throw new InvalidOptionError('store', `?${name}=`, FORM)
+    if (!OPTIONS.includes(name)) throw unknownWord('option', name, OPTIONS)
   }
   const duration = (name: string): Duration | undefined => {
     const text = query.get(name)
@@ -80,7 +81,7 @@ function optionsOf(query: URLSearchParams): RedlockOptions {
   }
   const drift = query.get('drift')
   return {
-    maxTtl: duration('maxTtl') ?? '1m',
+    maxTtl: duration('maxTtl'),
     nodeTimeout: duration('nodeTimeout'),
     drift: drift === null ? undefined : Number(drift),
   }

@@ -23,6 +23,7 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
+import { knownOptions } from '../../util/options.js'
 import type { Books } from './books.js'
 import { Connection } from './connection.js'
 import { type Driver, loadDriver } from './driver.js'
@@ -34,9 +35,9 @@ import { Watching } from './watching.js'
 
 export interface SqliteOptions {
   /** Wall time and chance, for tests. */
-  world?: Pick<World, 'date' | 'random'>
+  world?: Pick<World, 'date' | 'random'> | undefined
   /** The boot and the clock that all processes share, for tests. Leases of another boot have expired. */
-  machine?: Machine
+  machine?: Machine | undefined
 }
 
 export type { Machine }
@@ -46,7 +47,7 @@ export type { Machine }
  * each other. The file is opened when it is first needed; a relative path is resolved now.
  */
 export function sqlite(path: string, options: SqliteOptions = {}): Store {
-  return new Sqlite(checkPath(path), loadDriver(), options)
+  return new Sqlite(checkPath(path), loadDriver(), knownOptions(options, ['world', 'machine']))
 }
 
 class Sqlite implements Store {
