@@ -181,6 +181,8 @@ export const projects: readonly Project[] = [
     packages: { vitest: '3' },
     files: {
       'package.json': MODULE,
+      // The cache is inside this repository, whose own configuration would be found otherwise.
+      'vitest.config.js': "export default { test: { include: ['*.test.js'], exclude: [] } }\n",
       'screen.test.js': inTest('the first screen', {
         ...screen,
         imports: `import { test } from 'vitest'\n${screen.imports}`,
@@ -210,6 +212,31 @@ export const projects: readonly Project[] = [
       ['node', 'out/screen.cjs'],
       ['node', 'out/redis.cjs'],
     ],
+  },
+  {
+    name: 'node-redis 5',
+    packages: { redis: '5' },
+    files: {
+      'package.json': MODULE,
+      'redis.js': `import { createClient } from 'redis'
+import { createLocks, LockTimeoutError } from 'leasehold'
+import { redis } from 'leasehold/redis'
+
+const client = createClient({ url: process.env['REDIS_URL'] })
+await client.connect()
+const [one, two] = [createLocks(redis(client)), createLocks(redis(client))]
+const held = await one.acquire('a')
+const error = await two.acquire('a', { wait: 500 }).catch((reason) => reason)
+if (!(error instanceof LockTimeoutError)) throw new Error('it was not excluded: ' + error)
+const waiting = two.acquire('a', { wait: '10s' })
+await held.release()
+console.log('handed off:', (await waiting).fencingToken > held.fencingToken)
+await one.close()
+await two.close({ grace: 0 })
+client.destroy()
+`,
+    },
+    steps: [['node', 'redis.js']],
   },
   plain('Bun', runtimes.bun, 'run'),
   plain('Deno', runtimes.deno, 'run', '--allow-all'),

@@ -45,7 +45,7 @@ export async function runOnce<T>(
   const { retain = DEFAULT_RETAIN_MS, ...terms } = knownOptions(options, OPTIONS)
   if (!engine.store.features.values) {
     throw new UnsupportedError(
-      `runOnce needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis, postgres or etcd`,
+      `runOnce needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis or postgres`,
     )
   }
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run once')

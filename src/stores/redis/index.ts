@@ -12,7 +12,7 @@ import { type RedisStoreOptions, createRedisStore } from './store.js'
 
 export type { RedisStoreOptions } from './store.js'
 
-/** An ioredis `Redis` or `Cluster` (5 or 6), or what node-redis (6) makes: client, cluster or sentinel. */
+/** An ioredis `Redis` or `Cluster` (5 or 6), or what node-redis (5 or 6) makes: client, cluster or sentinel. */
 export type RedisClient =
   | { status: string; evalsha(...args: never[]): unknown; on(...args: never[]): unknown }
   | { isOpen: boolean; sendCommand(...args: never[]): unknown; on(...args: never[]): unknown }
