@@ -19,7 +19,8 @@ export default defineConfig({
   },
   target: 'node20',
   platform: 'node',
-  dts: true,
+  // What is marked as internal is no part of the public types.
+  dts: { oxc: { stripInternal: true } },
   fixedExtension: false,
   // Only schedules need it, so it is not a dependency of everybody who wants a lock.
   deps: { alwaysBundle: ['croner'] },

@@ -19,6 +19,7 @@ export {
   UnsupportedError,
 } from './errors.js'
 export type { Duration } from './kit/duration.js'
+export type { Cancel, World } from './kit/world.js'
 export { createLocks, type Locks } from './locks.js'
 export { openLocks } from './open-locks.js'
 export { openStore } from './open-store.js'
@@ -29,7 +30,13 @@ export {
   type LockOptions,
   type LockResult,
 } from './primitives/distributed-lock.js'
-export type { Election, ElectionHealth, ElectionOptions, LeaderInfo, RunOptions } from './primitives/election.js'
+export type {
+  Election,
+  ElectionHealth,
+  ElectionOptions,
+  LeaderInfo,
+  ElectionRunOptions,
+} from './primitives/election.js'
 export type { Leadership } from './primitives/election-term.js'
 export type { LockGroup } from './primitives/all.js'
 export type { Limiter, RateLimitResult } from './primitives/limiter.js'

@@ -26,7 +26,7 @@ export interface World {
    * a caller who waits would otherwise never be answered, while a heartbeat must not hold up the end of a program.
    */
   after: (ms: number, run: () => void, keepAlive?: boolean) => Cancel
-  /** 0 ≤ x < 1 */
+  /** From 0 up to, but not including, 1. */
   random: () => number
   /** Sixteen random bytes for identities. */
   bytes: () => Uint8Array

@@ -31,7 +31,7 @@ export interface LeaderInfo {
 }
 
 /** Options of `election.run`. */
-export interface RunOptions {
+export interface ElectionRunOptions {
   /** Ends it: the work is told, and `run` resolves when it has ended. */
   signal?: AbortSignal | undefined
   /** True: the process may exit although this election runs. Default false. */
@@ -110,7 +110,7 @@ export class Election {
    * resigned, or `signal`), the work's own signal aborts, and the next campaign begins when the work has ended. What the
    * work throws, this throws. Work that outlasts its drain time once `signal` aborted: `DRAIN_TIMEOUT`.
    */
-  async run(work: (leadership: Leadership) => unknown, options: RunOptions = {}): Promise<void> {
+  async run(work: (leadership: Leadership) => unknown, options: ElectionRunOptions = {}): Promise<void> {
     if (typeof work !== 'function') throw new InvalidOptionError('work', work, 'a function to run while leading')
     const { signal: given, unref = false } = knownOptions(options, RUN)
     const signal = given === undefined ? undefined : signalFrom(given)

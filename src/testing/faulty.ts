@@ -104,6 +104,8 @@ function wrap(store: Store, saboteur: Saboteur, timeoutMs: number): FaultyStore 
     renew: (renewals) => saboteur.call('renew', renewals, () => store.renew(renewals)),
     release: (leases) => saboteur.call('release', leases, () => store.release(leases)),
     ...(store.watch && { watch: (key, listener) => saboteur.watch(store, key, listener) }),
+    ...(store.idle && { idle: () => store.idle?.() }),
+    ...(store.trouble && { trouble: () => store.trouble?.() }),
     onDoubt(listener) {
       doubters.add(listener)
       const stop = store.onDoubt?.(listener)

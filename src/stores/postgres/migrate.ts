@@ -76,8 +76,8 @@ export function text(value: string): string {
 }
 
 /** The script that `migrate` applies, for `leasehold migrate --print` and for those who have their own migrations. */
-export function migrationSql(options: MigrationOptions = {}, files: Sources = sources): string {
-  return `begin;\n${body(options, files)}commit;\n`
+export function migrationSql(options: MigrationOptions = {}): string {
+  return `begin;\n${body(options, sources)}commit;\n`
 }
 
 function body(options: MigrationOptions, files: Sources): string {

@@ -3,11 +3,8 @@
  *
  * @module
  */
-import { InvalidOptionError } from '../../errors.js'
 import type { Store } from '../../store.js'
-import type { Adapter } from '../../clients/redis/adapter.js'
-import { type IoRedis, ioredisAdapter, isIoRedis } from '../../clients/redis/ioredis.js'
-import { type NodeRedis, isNodeRedis, nodeRedisAdapter } from '../../clients/redis/node-redis.js'
+import { adapterOf } from '../../clients/redis/adapter-of.js'
 import { type RedisStoreOptions, createRedisStore } from './store.js'
 
 export type { RedisStoreOptions } from './store.js'
@@ -28,17 +25,4 @@ export type RedisClient =
  */
 export function redis(client: RedisClient, options: RedisStoreOptions = {}): Store {
   return createRedisStore(adapterOf(client), options)
-}
-
-/** Recognised by shape, so that no client has to be imported. */
-export function adapterOf(client: unknown): Adapter {
-  if (typeof client === 'object' && client !== null) {
-    if (isIoRedis(client)) return ioredisAdapter(client as IoRedis)
-    if (isNodeRedis(client)) return nodeRedisAdapter(client as NodeRedis)
-  }
-  throw new InvalidOptionError(
-    'client',
-    client,
-    'an ioredis Redis or Cluster, or a node-redis client, cluster or sentinel (not a pool, a multi or a URL)',
-  )
 }

@@ -5,9 +5,9 @@
  */
 import { MissingPackageError } from '../../errors.js'
 import type { Store } from '../../store.js'
+import { adapterOf } from '../../clients/redis/adapter-of.js'
 import { loadIoRedis, loadNodeRedis } from '../../clients/redis/load.js'
 import { type Address, parseAddress } from './address.js'
-import { adapterOf } from './index.js'
 import { embedded } from './scripts.js'
 import { createRedisStore } from './store.js'
 
