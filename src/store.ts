@@ -331,6 +331,11 @@ export interface Store {
 
   /** Why calls are not answered right now, as far as the store knows: the last connection error. For messages. */
   outage?(): unknown
+  /**
+   * The last instance that used the store was closed: take every listener off borrowed clients. The store stays usable,
+   * and listens again when the next instance calls `onDoubt` or asks for something.
+   */
+  idle?(): void
 
   /** Closes what the store itself opened, never a client it was given. */
   close(): Promise<void>

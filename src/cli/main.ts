@@ -6,6 +6,7 @@ import {
   InvalidOptionError,
   LeaseholdError,
   LockTimeoutError,
+  MissingPackageError,
   StoreUnavailableError,
   UnsupportedError,
 } from '../errors.js'
@@ -13,6 +14,7 @@ import { type Command, Input, type Program, UsageError } from './command.js'
 import { exitCode } from './exit-codes.js'
 import { type Output, flushed, print, say } from './output.js'
 import { unknownWord } from './unknown.js'
+import { redact } from '../util/redact.js'
 
 /** Each loaded only when it is typed. A new command is a file in commands/ and a line here. */
 const commands: Record<string, () => Promise<Command>> = {
@@ -78,7 +80,7 @@ function exitCodeOf(error: unknown): number {
     return exitCode.usage
   }
   if (error instanceof LockTimeoutError) return exitCode.busy
-  if (error instanceof StoreUnavailableError) return exitCode.unavailable
+  if (error instanceof StoreUnavailableError || error instanceof MissingPackageError) return exitCode.unavailable
   return exitCode.lost
 }
 
@@ -87,7 +89,16 @@ function explain(error: unknown): void {
   const known = error instanceof LeaseholdError || error instanceof UsageError
   // Something nobody thought of: whoever has to mend it needs the whole story.
   say(known ? error.message : (error.stack ?? error.message))
+  if (error instanceof MissingPackageError) say(`or without installing anything:\n  ${withPackage(error)}`)
   for (let cause = error.cause; cause instanceof Error; cause = cause.cause) say(`because: ${cause.message}`)
+}
+
+/** The same command with the package that it lacks. */
+function withPackage({ packages }: MissingPackageError): string {
+  const words = process.argv
+    .slice(2)
+    .map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`))
+  return redact(`npx -p leasehold -p ${packages[0]} leasehold ${words.join(' ')}`)
 }
 
 function fail(error: unknown): never {

@@ -3,12 +3,13 @@
  *
  * @module
  */
-import { known } from '../core/options.js'
 import type { Lock } from '../core/lock.js'
 import type { Duration } from '../kit/duration.js'
 import type { Locks } from '../locks.js'
 import { takeUnder } from '../primitives/limiter.js'
 import type { TakeAnswer, TakeRequest } from '../store.js'
+
+export { knownOptions } from '../util/options.js'
 
 /** Terms of one recorded run. */
 export interface RunTerms {
@@ -19,16 +20,11 @@ export interface RunTerms {
 
 /** At most one recorded run per key. A `fn` that rejects releases the key and records nothing. */
 export function runRecorded<T>(locks: Locks, key: string, fn: (lock: Lock) => Promise<T>, terms: RunTerms): Promise<T> {
-  return locks.once<T>(key, fn, terms)
+  return locks.runOnce<T>(key, fn, terms)
 }
 
 export function isLocks(value: unknown): value is Locks {
-  return typeof (value as Locks | undefined)?.once === 'function'
-}
-
-/** Refuses options that would be overlooked. */
-export function knownOptions<T extends object>(options: T, names: readonly string[]): T {
-  return known(options, new Set(names))
+  return typeof (value as Locks | undefined)?.runOnce === 'function'
 }
 
 /** Counts for one rate limit of another library. */

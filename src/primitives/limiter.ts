@@ -3,6 +3,7 @@ import { nameFrom } from '../core/name.js'
 import { type Defaults, signalFrom } from '../core/options.js'
 import { ClosedError, InvalidOptionError, type LeaseholdError, UnsupportedError } from '../errors.js'
 import type { Failure, Limit, LimitState, TakeAnswer, TakeRequest } from '../store.js'
+import { knownOptions } from '../util/options.js'
 import { Blocks } from './limiter-blocks.js'
 import { WaitingLine } from './limiter-line.js'
 import { costFrom, type LimiterOptions, limitsFrom, policyFrom } from './limiter-options.js'
@@ -103,7 +104,11 @@ export class Limiter {
    * Resolves when it could take `cost`. First come, first served within this process; `signal` cancels. Rejects with
    * `InvalidOptionError` if the cost could never pass.
    */
-  async wait(key: string, options: { signal?: AbortSignal; cost?: number } = {}): Promise<RateLimitResult> {
+  async wait(
+    key: string,
+    options: { signal?: AbortSignal | undefined; cost?: number | undefined } = {},
+  ): Promise<RateLimitResult> {
+    knownOptions(options, ['signal', 'cost'])
     const cost = options.cost === undefined ? 1 : costFrom(options.cost)
     const signals = options.signal === undefined ? [this.#closing] : [signalFrom(options.signal), this.#closing]
     if (cost > this.#most || this.#most === 0) {

@@ -1,7 +1,7 @@
-import type { HolderInfo } from '../../primitives/lookout.js'
+import { type HolderInfo, LOCK_KINDS } from '../../primitives/lookout.js'
 import type { Command, Input } from '../command.js'
 import { exitCode } from '../exit-codes.js'
-import { KINDS, heldMs, holderAsJson, listingOptions, tableOfHolders } from '../listing.js'
+import { heldMs, holderAsJson, listingOptions, tableOfHolders } from '../listing.js'
 import { print, printJson, say } from '../output.js'
 import { storeOption, withStore } from '../stores.js'
 
@@ -11,7 +11,7 @@ export const ls: Command = {
   options: {
     'older-than': { value: 'DURATION', help: 'only what has been held for longer; exit status 1 if there is any' },
     ...listingOptions,
-    kind: { value: 'KIND', help: `one of ${KINDS.join(', ')}, all (default lock)` },
+    kind: { value: 'KIND', help: `one of ${LOCK_KINDS.join(', ')}, all (default lock)` },
     ...storeOption,
   },
   examples: [
@@ -27,8 +27,8 @@ export const ls: Command = {
 async function list(input: Input): Promise<number> {
   const prefix = input.atMostOne('prefix')
   const olderThan = input.duration('older-than')
-  const kind = input.oneOf('kind', [...KINDS, 'all']) ?? 'lock'
-  const kinds = kind === 'all' ? KINDS : [kind]
+  const kind = input.oneOf('kind', [...LOCK_KINDS, 'all']) ?? 'lock'
+  const kinds = kind === 'all' ? LOCK_KINDS : [kind]
   const lists = await withStore(input, (locks) => Promise.all(kinds.map((one) => locks.holders(prefix, { kind: one }))))
   const all = lists.flat()
   const wanted = olderThan === undefined ? all : all.filter((holder) => isOlder(holder, olderThan))

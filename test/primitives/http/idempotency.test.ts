@@ -155,9 +155,9 @@ test('a client that gave up and comes again gets the answer of the first time', 
 test('a response that could not be recorded is not sent as if it had been', async () => {
   const url = await serveSteps(parseJson, idempotentExpress(locks, shared), async (_, response) => {
     const [held] = await locks
-      .holders('http:', { kind: 'once' })
+      .holders('http:', { kind: 'run-once' })
       .then((all) => all.filter(({ metadata }) => !(metadata as { done: boolean }).done))
-    await locks.forceRelease(held?.name ?? '', { kind: 'once' })
+    await locks.forceRelease(held?.name ?? '', { kind: 'run-once' })
     response.end('charged')
   })
   const response = await fetch(url, { method: 'POST', headers: { 'idempotency-key': 'lost' } })
