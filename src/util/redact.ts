@@ -102,7 +102,8 @@ export function safeCause(cause: unknown, depth = 0): unknown {
   const { message = '', stack = '' } = cause as { message?: unknown; stack?: unknown }
   const facts = new Map<string, unknown>()
   // Not instanceof: under Jest, errors of Node itself come from another realm.
-  let clean = isError(cause) && redact(String(message)) === String(message) && redact(String(stack)) === String(stack)
+  let clean =
+    isError(cause) && redact(String(message)) === String(message) && redactStack(String(stack)) === String(stack)
   for (const name of Object.getOwnPropertyNames(cause)) {
     if (name === 'message' || name === 'stack') continue
     const value = (cause as Record<string, unknown>)[name]
@@ -124,10 +125,16 @@ function safeFact(name: string, value: unknown, depth: number): unknown {
   return items.every((item, i) => item === value[i]) ? value : items.filter((item) => item !== undefined)
 }
 
+/** Only the message in it: a frame in `node_modules/@scope/package` is no URL with a password. */
+function redactStack(stack: string): string {
+  const frames = stack.search(/\n\s+at /)
+  return frames < 0 ? redact(stack) : redact(stack.slice(0, frames)) + stack.slice(frames)
+}
+
 function copyOf(cause: object, facts: ReadonlyMap<string, unknown>): Error {
   const { message = '', name = 'Error', stack } = cause as { message?: unknown; name?: unknown; stack?: unknown }
   const copy = new Error(redact(String(message)))
-  if (typeof stack === 'string') copy.stack = redact(stack)
+  if (typeof stack === 'string') copy.stack = redactStack(stack)
   for (const [property, value] of facts) {
     const enumerable = property !== 'cause' && property !== 'errors'
     Object.defineProperty(copy, property, { value, enumerable, configurable: true, writable: true })
