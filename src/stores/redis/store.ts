@@ -59,6 +59,10 @@ const ANNOUNCE_EVERY_MS = 600_000
 /** A lone answer is not in a list. */
 const released = (reply: Reply): Released[] => (Array.isArray(reply) ? reply.map(releasedOf) : [releasedOf(reply)])
 
+/** The answers to the items of a group whose call failed. */
+const undecided = (error: unknown): Failure => ({ granted: 'unknown', error })
+const unknown = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
+
 /** `sources`: other texts for the scripts, such as mutants that a test must find out. `closeClient`: for a client of our own. */
 export function createRedisStore(
   adapter: Adapter,
@@ -123,41 +127,52 @@ class RedisStore implements Store {
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
     const atomic = options?.atomic === true
-    return this.#byIndex(claims, atomic, (part, index) => {
-      let longest = 0
-      for (const { ttlMs } of part) if (ttlMs > longest) longest = ttlMs
-      const now = performance.now()
-      const pending = this.#prepare(index, longest, now)
-      if (!pending) return this.#ask(part, index, atomic, now)
-      return pending.then(() => this.#ask(part, index, atomic, performance.now()))
-    })
+    return this.#byIndex(
+      claims,
+      atomic,
+      (part, index) => {
+        let longest = 0
+        for (const { ttlMs } of part) if (ttlMs > longest) longest = ttlMs
+        const now = performance.now()
+        const pending = this.#prepare(index, longest, now)
+        if (!pending) return this.#ask(part, index, atomic, now)
+        return pending.then(() => this.#ask(part, index, atomic, performance.now()))
+      },
+      undecided,
+    )
   }
 
   renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
-    return this.#byIndex(renewals, false, async (part, index) => {
-      this.#announce(index, Math.max(...part.map(({ ttlMs }) => ttlMs)), performance.now())
-      const args = part.flatMap(({ owner, ttlMs, value }) => [
-        owner,
-        String(wholeMs(ttlMs)),
-        value === undefined ? '' : `=${value}`,
-      ])
-      const reply = await this.#transport.run(this.#scripts.renew, this.#keys(part, index), args)
-      return answersOf(reply, part.length).map((answer, i) => renewedOf(answer, wholeMs((part[i] as Renewal).ttlMs)))
-    })
+    return this.#byIndex(
+      renewals,
+      false,
+      async (part, index) => {
+        this.#announce(index, Math.max(...part.map(({ ttlMs }) => ttlMs)), performance.now())
+        const args = part.flatMap(({ owner, ttlMs, value }) => [
+          owner,
+          String(wholeMs(ttlMs)),
+          value === undefined ? '' : `=${value}`,
+        ])
+        const reply = await this.#transport.run(this.#scripts.renew, this.#keys(part, index), args)
+        return answersOf(reply, part.length).map((answer, i) => renewedOf(answer, wholeMs((part[i] as Renewal).ttlMs)))
+      },
+      unknown,
+    )
   }
 
   release(leases: readonly Lease[]): Promise<Released[]> {
-    const [lone] = leases
-    // Somebody may wait for it.
-    if (lone && leases.length === 1) {
-      const { index, plain, base } = this.#names.of(lone.key)
-      return this.#transport.ask(this.#scripts.release, [index.name, plain], [lone.owner, base], released)
-    }
-    return this.#byIndex(leases, false, (part, index) => {
-      const args: string[] = []
-      for (const { owner } of part) args.push(owner)
-      return this.#transport.ask(this.#scripts.release, this.#keys(part, index), args, released)
-    })
+    return this.#byIndex(
+      leases,
+      false,
+      (part, index) => {
+        const args: string[] = []
+        for (const { owner } of part) args.push(owner)
+        // A lone lease takes the fast path, also as the only one of its kind in a larger batch.
+        if (part.length === 1) args.push(this.#names.base((part[0] as Lease).key))
+        return this.#transport.ask(this.#scripts.release, this.#keys(part, index), args, released)
+      },
+      unknown,
+    )
   }
 
   watch(key: string, listener: (event: StoreEvent) => void, only?: 'granted'): Watch {
@@ -186,10 +201,14 @@ class RedisStore implements Store {
   }
 
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
-    return this.#byPartition(requests, async (part) => {
-      const reply = await this.#transport.run(this.#scripts.take, metersOf(part, this.#names), termsOf(part))
-      return part.map((_, i) => takenOf(reply as Reply[], i * 4))
-    })
+    return this.#byPartition(
+      requests,
+      async (part) => {
+        const reply = await this.#transport.run(this.#scripts.take, metersOf(part, this.#names), termsOf(part))
+        return part.map((_, i) => takenOf(reply as Reply[], i * 4))
+      },
+      undecided,
+    )
   }
 
   async now(): Promise<number> {
@@ -291,6 +310,7 @@ class RedisStore implements Store {
     items: readonly I[],
     together: boolean,
     call: (part: readonly I[], index: Index) => Promise<O[]>,
+    failed: (error: unknown) => O,
   ): Promise<O[]> {
     const [first] = items
     if (!first) return Promise.resolve([])
@@ -298,14 +318,15 @@ class RedisStore implements Store {
     if (items.length === 1 || items.every(({ key }) => this.#names.index(key) === index)) return call(items, index)
     if (together)
       throw new UnsupportedError('redis grants all or none only for keys of one kind and, on a cluster, of one slot')
-    return regrouped(items, ({ key }) => this.#names.index(key), call)
+    return regrouped(items, ({ key }) => this.#names.index(key), call, failed)
   }
 
   #byPartition<I extends { key: string }, O>(
     items: readonly I[],
     call: (part: readonly I[]) => Promise<O[]>,
+    failed: (error: unknown) => O,
   ): Promise<O[]> {
     if (items.length === 0) return Promise.resolve([])
-    return regrouped(items, ({ key }) => this.partition(key), call)
+    return regrouped(items, ({ key }) => this.partition(key), call, failed)
   }
 }

@@ -549,6 +549,7 @@ export const quickAcquire: string = `-- quick-acquire.lua   the usual case of ac
 -- keys that nobody holds and nothing else is known of. Decided before the helpers of the long way are even defined, without
 -- arithmetic (times of sixteen digits compare as text) and without a function, each of which would show in the price of
 -- a lock. Stops at the first claim that is not as simple, or fails: the rest goes the long way, in its order.
+if #ARGV ~= 3 * #KEYS - 1 then return redis.error_reply('ERR leasehold: acquire was called with ' .. #ARGV .. ' arguments') end
 local call, try = redis.call, redis.pcall
 local answers, done = {}, 0
 local clock = call('TIME')
@@ -587,6 +588,9 @@ export const quickRelease: string = `-- quick-release.lua   the usual cases of r
 -- or that goes to the heir who was named beforehand (\`mark\` in common.lua). Whoever waits is told when the script ends: what
 -- is not done here is not waited for. So the place of whoever gets it stays in line until somebody comes the long way.
 local PUBLISH = 'PUBLISH'
+if #ARGV ~= (#KEYS == 2 and 2 or #KEYS - 1) then
+  return redis.error_reply('ERR leasehold: release was called with ' .. #ARGV .. ' arguments')
+end
 if #KEYS == 2 then
   local call, try, index, plain, mine = redis.call, redis.pcall, KEYS[1], KEYS[2], ARGV[1]
   local known = try('MGET', plain, ARGV[2] .. 'heir')
@@ -659,6 +663,8 @@ return #answers == 1 and answers[1] or answers
 
 export const renew: string = `-- renew.lua   KEYS index, then per lease: plain      ARGV per lease: owner ttlMs value      value: '' or =value
 -- → per lease: 1 ours | 0 gone | '!error'      (a lone answer is not in a list)
+
+if #ARGV ~= 3 * (#KEYS - 1) then return redis.error_reply('ERR leasehold: renew was called with ' .. #ARGV .. ' arguments') end
 
 local function renewShare(key, owner, ttl, value)
   local held = standing(key)

@@ -2,6 +2,7 @@
 -- keys that nobody holds and nothing else is known of. Decided before the helpers of the long way are even defined, without
 -- arithmetic (times of sixteen digits compare as text) and without a function, each of which would show in the price of
 -- a lock. Stops at the first claim that is not as simple, or fails: the rest goes the long way, in its order.
+if #ARGV ~= 3 * #KEYS - 1 then return redis.error_reply('ERR leasehold: acquire was called with ' .. #ARGV .. ' arguments') end
 local call, try = redis.call, redis.pcall
 local answers, done = {}, 0
 local clock = call('TIME')

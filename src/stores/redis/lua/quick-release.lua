@@ -2,6 +2,9 @@
 -- or that goes to the heir who was named beforehand (`mark` in common.lua). Whoever waits is told when the script ends: what
 -- is not done here is not waited for. So the place of whoever gets it stays in line until somebody comes the long way.
 local PUBLISH = 'PUBLISH'
+if #ARGV ~= (#KEYS == 2 and 2 or #KEYS - 1) then
+  return redis.error_reply('ERR leasehold: release was called with ' .. #ARGV .. ' arguments')
+end
 if #KEYS == 2 then
   local call, try, index, plain, mine = redis.call, redis.pcall, KEYS[1], KEYS[2], ARGV[1]
   local known = try('MGET', plain, ARGV[2] .. 'heir')

@@ -1,6 +1,8 @@
 -- renew.lua   KEYS index, then per lease: plain      ARGV per lease: owner ttlMs value      value: '' or =value
 -- → per lease: 1 ours | 0 gone | '!error'      (a lone answer is not in a list)
 
+if #ARGV ~= 3 * (#KEYS - 1) then return redis.error_reply('ERR leasehold: renew was called with ' .. #ARGV .. ' arguments') end
+
 local function renewShare(key, owner, ttl, value)
   local held = standing(key)
   if not held or not held.total then return 0 end
