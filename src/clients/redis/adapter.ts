@@ -83,9 +83,10 @@ export function takeMail(box: string): [command: string, ...args: string[]] {
   return ['BLMPOP', '0', '1', box, 'LEFT', 'COUNT', LETTERS]
 }
 
-/** What `takeMail` was answered. */
+/** What `takeMail` was answered; nothing, if the wait ended without a letter (its time passed, or CLIENT UNBLOCK). */
 export function lettersOf(reply: Reply): Reply[] {
-  return (reply as [Reply, Reply[]])[1]
+  const letters: unknown = Array.isArray(reply) ? reply[1] : undefined
+  return Array.isArray(letters) ? letters : []
 }
 
 /** By what HELLO says: RESP3, in which a connection that listens may wait as well, and a server that has BLMPOP. */

@@ -364,6 +364,13 @@ export class Bells {
   }
 }
 
+/** A listener that throws must not keep the event from the others, nor end the loop that reads the connection. */
 function ring({ listeners }: Channel, event: StoreEvent): void {
-  for (let i = 0; i < listeners.length; i++) (listeners[i] as (event: StoreEvent) => void)(event)
+  for (let i = 0; i < listeners.length; i++) {
+    try {
+      ;(listeners[i] as (event: StoreEvent) => void)(event)
+    } catch {
+      // Events are hints: whoever failed to act on one asks again by itself.
+    }
+  }
 }

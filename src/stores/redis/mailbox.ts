@@ -96,7 +96,12 @@ export class Mailbox {
     const letters = lettersOf(reply)
     for (let i = 0; i < letters.length; i++) {
       const letter = text(letters[i])
-      if (letter !== '' && !this.#closed) this.#options.deliver(letter)
+      if (letter === '' || this.#closed) continue
+      try {
+        this.#options.deliver(letter)
+      } catch {
+        // A message that cannot be read, or a listener that throws, must not end the loop: all later grants would be lost.
+      }
     }
     // Whoever was just handed something goes first, up to where it waits for something else.
     process.nextTick(this.#wait)

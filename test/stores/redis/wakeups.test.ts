@@ -225,6 +225,76 @@ describe.each([
   })
 })
 
+/** A holder and a waiter in two stores, and how long a hand-off from one to the other takes. */
+function handOffs(holder: Store, waiter: Store): () => Promise<number> {
+  const [a, b] = [createLocks(holder), createLocks(waiter)]
+  cleanups.push(() => Promise.all([a.close({ grace: 0 }), b.close({ grace: 0 })]))
+  return async () => {
+    const lock = await a.acquire('handed', { wait: '10s' })
+    const next = b.acquire('handed', { wait: '10s' })
+    await expect.poll(async () => (await a.waiters('handed')).length, { interval: 5 }).toBe(1)
+    const at = performance.now()
+    await lock.release()
+    const got = await next
+    const took = performance.now() - at
+    await got.release()
+    return took
+  }
+}
+
+test.each(['TIMEOUT', 'ERROR'])(
+  'CLIENT UNBLOCK %s of the listening connection harms nobody: hand-offs stay pushed',
+  async (how) => {
+    const handOff = handOffs(on(ioredis[6](server.url)), on(ioredis[6](server.url)))
+    await handOff()
+    const unhandled: unknown[] = []
+    const note = (error: unknown): void => void unhandled.push(error)
+    process.on('unhandledRejection', note)
+    cleanups.push(() => process.off('unhandledRejection', note))
+    const blocked = String(await server.command('CLIENT', 'LIST')).match(/^id=\d+(?=.* cmd=blmpop)/gm) ?? []
+    expect(blocked.length).toBeGreaterThan(0)
+    for (const id of blocked) expect(await server.command('CLIENT', 'UNBLOCK', id.slice(3), how)).toBe(1)
+    await expect.poll(async () => / cmd=blmpop/.test(String(await server.command('CLIENT', 'LIST')))).toBe(true)
+    const times = [await handOff(), await handOff(), await handOff()]
+    expect(Math.min(...times), 'the waiter was told, and did not poll').toBeLessThan(300)
+    expect(unhandled).toEqual([])
+  },
+)
+
+test('a listener that throws, and a message that cannot be read, keep no grant from anybody', async () => {
+  const store = on(ioredis[6](server.url))
+  const unhandled: unknown[] = []
+  const note = (error: unknown): void => void unhandled.push(error)
+  process.on('unhandledRejection', note)
+  cleanups.push(() => process.off('unhandledRejection', note))
+  const heard: StoreEvent[] = []
+  const throwing = store.watch?.('lock:a', () => {
+    throw new Error('a listener of a user')
+  })
+  const watch = store.watch?.('lock:a', (event) => heard.push(event))
+  expect(await Promise.all([throwing?.ready, watch?.ready])).toEqual([true, true])
+  const [held, waiting, third] = [
+    claim('lock:a'),
+    claim('lock:a', { placeMs: 9_000 }),
+    claim('lock:a', { placeMs: 9_000 }),
+  ]
+  await store.acquire([held])
+  await store.acquire([waiting, third])
+  const inbox = String(await server.command('CLIENT', 'LIST'))
+  expect(inbox).toMatch(/cmd=blmpop/)
+  for (const list of (await server.command('KEYS', '*mail*')) as string[])
+    await server.command('RPUSH', list, 'nonsense')
+  await store.release([held])
+  await store.release([waiting])
+  await expect
+    .poll(() => heard)
+    .toMatchObject([
+      { type: 'granted', owner: waiting.owner },
+      { type: 'granted', owner: third.owner },
+    ])
+  expect(unhandled).toEqual([])
+})
+
 describe('the token of a hand-over', () => {
   const INDEX = 'leasehold:held:lock'
   const tokenOf = async (key: string): Promise<bigint> =>
