@@ -25,14 +25,19 @@ export interface Adapter {
   wake(): void
   /** Called whenever the client may have become ready, or closed, or told of an error. */
   onTurn(listener: () => void): () => void
-  /** Called when what the server knew may be lost: after a reconnect, or when another server took over. */
-  onDoubt(listener: () => void): () => void
+  /**
+   * Called when what a server knew may be lost: after a reconnect, or when another server took over. `affected`: which
+   * slots that concerns; absent: all of them.
+   */
+  onDoubt(listener: (affected?: (slot: number) => boolean) => void): () => void
   /** Called when a connection broke and nothing will tell when it is mended. */
   onShock(listener: () => void): () => void
 
   /** EVALSHA. All keys lie in one slot. */
   evalsha(sha: string, keys: string[], args: string[]): Promise<Reply>
   eval(source: string, keys: string[], args: string[]): Promise<Reply>
+  /** On a cluster: looks who serves which slot now, and tells `onDoubt` of slots that changed hands. */
+  compareMasters(): void
   /** Every server that holds keys, to be asked what concerns no key in particular. */
   masters(): Promise<Server[]>
 
@@ -46,6 +51,8 @@ export interface Adapter {
 }
 
 export interface Server {
+  /** As `addressOf` names it. */
+  readonly address: string
   send(...args: string[]): Promise<Reply>
 }
 
@@ -64,6 +71,8 @@ export interface Ear {
    * shard only.
    */
   subscribe(channels: string[], sharded: boolean): Promise<void>
+  /** Settles when the server answered, so that a connection that only seems to be open is noticed. */
+  ping(): Promise<unknown>
   /** The same ones together. */
   unsubscribe(channels: string[], sharded: boolean): void
   /** Whether it can wait for mail, and hear channels meanwhile. */

@@ -4,7 +4,7 @@
  * @module
  */
 import { type Adapter, type Ear, type EarEvents, type Reply, type Server, canTakeMail, takeMail } from './adapter.js'
-import { Signals } from './signals.js'
+import { type Core, shared, Signals, SlotMasters } from './signals.js'
 
 /** The part of an ioredis `Redis` that is used. */
 export interface IoRedis {
@@ -13,6 +13,7 @@ export interface IoRedis {
   evalsha(...args: (string | number)[]): Promise<unknown>
   eval(...args: (string | number)[]): Promise<unknown>
   call(command: string, ...args: string[]): Promise<unknown>
+  ping(): Promise<unknown>
   connect(): Promise<void>
   disconnect(): void
   duplicate(override?: object): IoRedis
@@ -39,14 +40,16 @@ export function isIoRedis(client: object): client is IoRedis | IoRedisCluster {
 }
 
 export function ioredisAdapter(client: IoRedis | IoRedisCluster): Adapter {
-  return 'isCluster' in client && client.isCluster
-    ? new ClusterAdapter(client as IoRedisCluster)
-    : new SingleAdapter(client as IoRedis)
+  return shared(client, () =>
+    'isCluster' in client && client.isCluster
+      ? new ClusterAdapter(client as IoRedisCluster)
+      : new SingleAdapter(client as IoRedis),
+  )
 }
 
 const ignore = (): void => {}
 
-abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signals implements Adapter {
+abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signals implements Core {
   abstract readonly cluster: boolean
   readonly keyPrefix: string
   protected readonly client: C
@@ -68,6 +71,7 @@ abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signal
   }
 
   abstract masters(): Promise<Server[]>
+  abstract compareMasters(): void
   abstract addressOf(slot: number): string | undefined
   abstract listen(address: string, on: EarEvents): Ear
 
@@ -111,8 +115,10 @@ class SingleAdapter extends IoRedisAdapter<IoRedis> {
   }
 
   async masters(): Promise<Server[]> {
-    return [{ send: (command, ...args) => this.client.call(command as string, ...args) }]
+    return [{ address: '', send: (command, ...args) => this.client.call(command as string, ...args) }]
   }
+
+  compareMasters(): void {}
 
   addressOf(): string {
     return ''
@@ -125,40 +131,45 @@ class SingleAdapter extends IoRedisAdapter<IoRedis> {
 
 class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   readonly cluster = true
-  #masters: string
+  readonly #slots: SlotMasters
+  /** Addresses of nodes whose connection ended. */
+  readonly #away = new Set<string>()
 
   /**
-   * Doubt when a node comes back, and when a slot has another master than before: a replica that took over may have
-   * missed the last writes.
+   * Doubt about the slots of a node when it is back after an interruption, and about those that have another master than
+   * before: a replica that took over may have missed the last writes. Not when a connection ends: ioredis then tries
+   * again many times a second, and there is nobody to ask.
    */
   constructor(client: IoRedisCluster) {
     super(client)
-    const attend = (node: IoRedis): void => this.doubtWhenReadyAgain(node, node.status === 'ready')
+    this.#slots = new SlotMasters((slot) => client.slots[slot]?.[0])
+    const attended = new WeakMap<IoRedis, () => void>()
+    const attend = (node: IoRedis): void => {
+      let wasReady = node.status === 'ready'
+      const undo = this.on(node, 'ready', () => {
+        const address = addressOfNode(node)
+        if (wasReady || this.#away.delete(address)) this.doubtServer(address, this.#slots.servedBy(address))
+        wasReady = true
+      })
+      attended.set(node, undo)
+    }
     for (const node of client.nodes('all')) attend(node)
     this.on(client, '+node', attend)
-    this.on(client, '-node', () => this.doubt())
-    this.#masters = this.#mastersNow()
-    this.on(client, 'refresh', () => {
-      const before = this.#masters
-      this.#masters = this.#mastersNow()
-      if (before !== '' && before !== this.#masters) this.doubt()
+    this.on(client, '-node', (node: IoRedis) => {
+      this.#away.add(addressOfNode(node))
+      attended.get(node)?.()
     })
+    this.on(client, 'refresh', () => this.compareMasters())
   }
 
-  /** A fingerprint of who serves what: runs of slots with one master. */
-  #mastersNow(): string {
-    let text = ''
-    let last: string | undefined
-    for (const [slot, nodes] of this.client.slots.entries()) {
-      if (nodes?.[0] === last) continue
-      last = nodes?.[0]
-      text += `${slot}=${last} `
-    }
-    return text
+  compareMasters(): void {
+    const changed = this.#slots.changed()
+    if (changed.size > 0) this.doubt((slot) => changed.has(slot))
   }
 
   async masters(): Promise<Server[]> {
     return this.client.nodes('master').map((node) => ({
+      address: addressOfNode(node),
       send: (command, ...args) => node.call(command as string, ...args),
     }))
   }
@@ -176,6 +187,10 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
     if (!known) throw new Error('no node of the cluster is known')
     return new IoRedisEar(known, { host, port }, on)
   }
+}
+
+function addressOfNode({ options }: IoRedis): string {
+  return `${String(options.host)}:${String(options.port)}`
 }
 
 class IoRedisEar implements Ear {
@@ -226,6 +241,10 @@ class IoRedisEar implements Ear {
   unsubscribe(channels: string[], sharded: boolean): void {
     const done = sharded ? this.#connection.sunsubscribe?.(...channels) : this.#connection.unsubscribe(...channels)
     done?.catch(ignore)
+  }
+
+  ping(): Promise<unknown> {
+    return this.#connection.ping()
   }
 
   takesMail(): Promise<boolean> {

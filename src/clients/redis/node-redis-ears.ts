@@ -68,6 +68,10 @@ export class NodeRedisEar implements Ear {
     leave(this.#leaving, channels, sharded ? connection.sUnsubscribe(channels) : connection.unsubscribe(channels))
   }
 
+  async ping(): Promise<unknown> {
+    return (await this.#connected).ping()
+  }
+
   async takesMail(): Promise<boolean> {
     return canTakeMail(await (await this.#connected).sendCommand(['HELLO']))
   }
@@ -126,7 +130,9 @@ export class SentinelEar implements Ear {
     if (this.#client.isOpen) leave(this.#leaving, channels, this.#client.unsubscribe(channels, this.#heard))
   }
 
-  /** The connection is the sentinel client's own. */
+  /** The listening connection is the sentinel client's own, and out of reach. */
+  async ping(): Promise<void> {}
+
   async takesMail(): Promise<boolean> {
     return false
   }

@@ -5,17 +5,46 @@ interface Emitter {
   off(event: string, listener: (...args: never[]) => void): unknown
 }
 
-/** What is heard from a client that is not ours, and how to stop hearing it. */
-export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'detach'> {
+/** Which slots are concerned; absent: all. */
+export type Affected = (slot: number) => boolean
+
+/** What one user of a client wants to be told of it. */
+export type Told = Pick<SharedAdapter, 'turn' | 'doubt' | 'shock'>
+
+/** DOUBT_PAUSE_MS: between two doubts about one server. One that accepts connections and drops them would be renewed on without end. */
+const DOUBT_PAUSE_MS = 1_000
+
+/**
+ * The listeners on a client that is not ours: one set of them per client, however many stores use it. Node warns of a leak
+ * at eleven listeners of one event.
+ */
+export abstract class Signals {
   lastError: unknown
-  readonly #turns = new Set<() => void>()
-  readonly #doubts = new Set<() => void>()
-  readonly #shocks = new Set<() => void>()
+  /** Weak, because a store that nobody closed must not live for as long as the client does. */
+  readonly #users = new Set<WeakRef<Told>>()
+  readonly #paused = new Map<string, { again: boolean }>()
   #undo: (() => void)[] = []
 
-  on(emitter: Emitter, event: string, listener: (...args: never[]) => void): void {
+  add(user: Told): () => void {
+    const ref = new WeakRef(user)
+    this.#users.add(ref)
+    return () => {
+      this.#users.delete(ref)
+      if (this.#live().length === 0) this.#end()
+    }
+  }
+
+  /** Called when nobody uses the client any more. */
+  ended: () => void = () => {}
+
+  on(emitter: Emitter, event: string, listener: (...args: never[]) => void): () => void {
     emitter.on(event, listener)
-    this.#undo.push(() => emitter.off(event, listener))
+    const undo = (): void => {
+      emitter.off(event, listener)
+      this.#undo = this.#undo.filter((each) => each !== undo)
+    }
+    this.#undo.push(undo)
+    return undo
   }
 
   /** Whenever it is ready again, nobody knows what happened meanwhile. */
@@ -27,12 +56,115 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' |
     })
   }
 
+  shock(): void {
+    for (const user of this.#live()) user.shock()
+  }
+
+  turn(): void {
+    for (const user of this.#live()) user.turn()
+  }
+
+  doubt(affected?: Affected): void {
+    for (const user of this.#live()) user.doubt(affected)
+  }
+
+  /** At once, and then at most once a second for each server: but the last one of a burst is told in any case. */
+  doubtServer(address: string, affected: Affected): void {
+    const paused = this.#paused.get(address)
+    if (paused) {
+      paused.again = true
+      return
+    }
+    const pause = { again: false }
+    this.#paused.set(address, pause)
+    setTimeout(() => {
+      this.#paused.delete(address)
+      if (pause.again) this.doubtServer(address, affected)
+    }, DOUBT_PAUSE_MS).unref()
+    this.doubt(affected)
+  }
+
+  #live(): Told[] {
+    const live: Told[] = []
+    for (const ref of this.#users) {
+      const user = ref.deref()
+      if (user) live.push(user)
+      else this.#users.delete(ref)
+    }
+    return live
+  }
+
+  #end(): void {
+    for (const undo of [...this.#undo]) undo()
+    this.ended()
+  }
+}
+
+/** What is left to be said of a client, besides its events. */
+export type Core = Signals & Omit<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'detach'>
+
+const cores = new WeakMap<object, Core>()
+
+/** The adapter of one store: all stores of one client share what listens to it. */
+export function shared(client: object, make: () => Core): Adapter {
+  let core = cores.get(client)
+  if (!core) {
+    core = make()
+    cores.set(client, core)
+    core.ended = () => void cores.delete(client)
+  }
+  return new SharedAdapter(core)
+}
+
+class SharedAdapter implements Adapter {
+  readonly #core: Core
+  readonly #turns = new Set<() => void>()
+  readonly #doubts = new Set<(affected?: Affected) => void>()
+  readonly #shocks = new Set<() => void>()
+  readonly #remove: () => void
+  readonly cluster: boolean
+  readonly keyPrefix: string
+
+  constructor(core: Core) {
+    this.#core = core
+    this.cluster = core.cluster
+    this.keyPrefix = core.keyPrefix
+    this.#remove = core.add(this)
+  }
+
+  get lastError(): unknown {
+    return this.#core.lastError
+  }
+
+  ready(): boolean {
+    return this.#core.ready()
+  }
+
+  closed(): boolean {
+    return this.#core.closed()
+  }
+
+  trouble(): unknown {
+    return this.#core.trouble()
+  }
+
+  wake(): void {
+    this.#core.wake()
+  }
+
+  evalsha: Adapter['evalsha'] = (sha, keys, args) => this.#core.evalsha(sha, keys, args)
+  eval: Adapter['eval'] = (source, keys, args) => this.#core.eval(source, keys, args)
+  masters: Adapter['masters'] = () => this.#core.masters()
+  addressOf: Adapter['addressOf'] = (slot) => this.#core.addressOf(slot)
+  compareMasters: Adapter['compareMasters'] = () => this.#core.compareMasters()
+  listen: Adapter['listen'] = (address, on) => this.#core.listen(address, on)
+
   onTurn(listener: () => void): () => void {
     this.#turns.add(listener)
     return () => this.#turns.delete(listener)
   }
 
-  onDoubt(listener: () => void): () => void {
+  onDoubt(listener: (affected?: Affected) => void): () => void {
     this.#doubts.add(listener)
     return () => this.#doubts.delete(listener)
   }
@@ -42,23 +174,50 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' |
     return () => this.#shocks.delete(listener)
   }
 
-  shock(): void {
-    for (const listener of [...this.#shocks]) listener()
-  }
-
   turn(): void {
     for (const listener of [...this.#turns]) listener()
   }
 
-  doubt(): void {
-    for (const listener of [...this.#doubts]) listener()
+  doubt(affected?: Affected): void {
+    for (const listener of [...this.#doubts]) listener(affected)
+  }
+
+  shock(): void {
+    for (const listener of [...this.#shocks]) listener()
   }
 
   detach(): void {
-    for (const undo of this.#undo) undo()
-    this.#undo = []
     this.#turns.clear()
     this.#doubts.clear()
     this.#shocks.clear()
+    this.#remove()
+  }
+}
+
+/** Who serves which slot of a cluster, and which slots changed hands since the last look. */
+export class SlotMasters {
+  readonly #addressOf: (slot: number) => string | undefined
+  #known: (string | undefined)[] = []
+
+  constructor(addressOf: (slot: number) => string | undefined) {
+    this.#addressOf = addressOf
+    this.changed()
+  }
+
+  /** Slots without a master in between count with the last one they had. */
+  changed(): Set<number> {
+    const changed = new Set<number>()
+    for (let slot = 0; slot < 16_384; slot++) {
+      const address = this.#addressOf(slot)
+      const before = this.#known[slot]
+      if (address === undefined || address === before) continue
+      this.#known[slot] = address
+      if (before !== undefined) changed.add(slot)
+    }
+    return changed
+  }
+
+  servedBy(address: string): Affected {
+    return (slot) => this.#known[slot] === address
   }
 }

@@ -25,6 +25,8 @@ export interface Index {
   /** Its key in Redis. */
   readonly name: string
   readonly kind: string
+  /** Of a cluster; 0 elsewhere. */
+  readonly slot: number
   /** Of the server that has it. */
   readonly clock: ServerClock
   /** Until when, by our clock, nothing has to be looked into before asking. */
@@ -106,7 +108,7 @@ export class Names {
     const name = `${this.lead}leasehold:held:${this.cluster ? `{${tagOf(slot)}}:` : ''}${kind}`
     let index = this.#indexes.get(name)
     if (!index)
-      this.#indexes.set(name, (index = { name, kind, clock: new ServerClock(), warmUntil: 0, announcedUntil: 0 }))
+      this.#indexes.set(name, (index = { name, kind, slot, clock: new ServerClock(), warmUntil: 0, announcedUntil: 0 }))
     return index
   }
 

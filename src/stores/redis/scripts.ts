@@ -18,6 +18,7 @@ export interface Scripts {
   readonly index: Script
   readonly list: Script
   readonly knock: Script
+  readonly time: Script
 }
 
 export const embedded: Sources = lua
@@ -36,5 +37,6 @@ export function composeScripts(sources: Sources, cluster: boolean): Scripts {
     index: scriptOf(sources.index),
     list: scriptOf(sources.list),
     knock: scriptOf(sources.knock),
+    time: scriptOf(sources.time),
   }
 }

@@ -89,7 +89,7 @@ class RedisStore implements Store {
   readonly #foreigners: Foreigners | undefined
   readonly #eviction: Eviction | undefined
   readonly #closeClient: (() => Promise<unknown>) | undefined
-  readonly #doubters = new Set<() => void>()
+  readonly #doubters = new Set<(affected?: (key: string) => boolean) => void>()
   #closing: Promise<void> | undefined
 
   constructor(
@@ -106,19 +106,23 @@ class RedisStore implements Store {
     this.#closeClient = closeClient
     this.#names = new Names(adapter.keyPrefix, prefix, adapter.cluster)
     this.#scripts = composeScripts(sources, adapter.cluster)
-    const onRecovered = (): void => this.#doubtAll()
-    this.#transport = new Transport(adapter, { timeoutMs: this.timeoutMs, probe: this.#scripts.list, onRecovered })
-    this.#eviction = allowEviction ? undefined : new Eviction(adapter)
+    this.#transport = new Transport(adapter, {
+      timeoutMs: this.timeoutMs,
+      probe: this.#scripts.time,
+      anyKey: this.#names.directory,
+      onRecovered: (affected) => this.#doubtServers(affected),
+    })
+    this.#eviction = allowEviction ? undefined : new Eviction(adapter, this.timeoutMs)
     this.#foreigners = listForeign ? new Foreigners(adapter, this.#names, this.timeoutMs / 2) : undefined
     this.#listing = new Listing(this.#transport, this.#names, this.#scripts, this.#foreigners)
     this.#bells = new Bells(adapter, this.#names, {
       timeoutMs: this.timeoutMs,
       always: alwaysListen,
       onRevoked: () => this.#doubt(),
-      findOut: (channel) => this.#transport.run(this.#scripts.list, [channel], []),
+      findOut: (channel) => this.#transport.run(this.#scripts.time, [channel], []),
       knock: (mailbox) => this.#transport.run(this.#scripts.knock, [mailbox], []),
     })
-    adapter.onDoubt(() => this.#doubtAll())
+    adapter.onDoubt((affected) => this.#doubtServers(affected))
   }
 
   partition(key: string): number {
@@ -183,7 +187,7 @@ class RedisStore implements Store {
     return this.#bells.hearsGrants
   }
 
-  onDoubt(listener: () => void): () => void {
+  onDoubt(listener: (affected?: (key: string) => boolean) => void): () => void {
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
   }
@@ -212,7 +216,7 @@ class RedisStore implements Store {
   }
 
   async now(): Promise<number> {
-    return Number(await this.#transport.run(this.#scripts.list, [], [])) / 1_000
+    return Number(await this.#transport.run(this.#scripts.time, [this.#names.directory], [])) / 1_000
   }
 
   close(): Promise<void> {
@@ -229,15 +233,18 @@ class RedisStore implements Store {
     await this.#closeClient?.()
   }
 
-  /** The server may be another than before, or know nothing any more. */
-  #doubtAll(): void {
-    for (const index of this.#names.indexes) index.warmUntil = index.announcedUntil = 0
+  /** The servers of these slots may be others than before, or know nothing any more. */
+  #doubtServers(affected?: (slot: number) => boolean): void {
+    for (const index of this.#names.indexes) {
+      if (!affected || affected(index.slot)) index.warmUntil = index.announcedUntil = 0
+    }
+    if (!affected || !this.#adapter.cluster) this.#eviction?.forget()
     this.#bells.refresh()
-    this.#doubt()
+    this.#doubt(affected && this.#adapter.cluster ? (key) => affected(this.#names.slot(key)) : undefined)
   }
 
-  #doubt(): void {
-    for (const listener of [...this.#doubters]) listener()
+  #doubt(affected?: (key: string) => boolean): void {
+    for (const listener of [...this.#doubters]) listener(affected)
   }
 
   async #look(key: string, how: 'all' | 'revoke'): Promise<{ holders: HolderView[]; waiters: WaiterView[] }> {
@@ -288,10 +295,14 @@ class RedisStore implements Store {
     }
     if (now < index.warmUntil && ttlMs <= DAY_MS) return undefined
     this.#announce(index, ttlMs, now)
-    const judged = this.#eviction?.check(now)
-    if (judged) return judged
-    index.warmUntil = Math.min(this.#eviction?.dueAt ?? index.announcedUntil, index.announcedUntil)
-    return undefined
+    const address = this.#adapter.addressOf(index.slot)
+    if (!this.#eviction || address === undefined) {
+      index.warmUntil = index.announcedUntil
+      return undefined
+    }
+    const judged = this.#eviction.check(address, now)
+    if (!judged) index.warmUntil = Math.min(this.#eviction.dueAt(address), index.announcedUntil)
+    return judged
   }
 
   /** Tells the directory that this index is in use. Only those who list depend on it, so nobody waits for the answer. */

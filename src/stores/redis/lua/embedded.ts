@@ -476,11 +476,6 @@ return 1
 
 export const list: string = `-- list.lua   KEYS directory           → the indexes in use
 --            KEYS index  ARGV cursor pattern count      → [cursor, plain…], one page of the plain keys that match
---            neither                  → the server's time in microseconds
-if #KEYS == 0 then
-  local clock = redis.call('TIME')
-  return clock[1] * 1000000 + clock[2]
-end
 if #ARGV == 0 then return redis.call('ZRANGE', KEYS[1], 0, -1) end
 local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
 local answer = { page[1] }
@@ -865,4 +860,10 @@ while used < last do
   n, used = n + 4, used + #set
 end
 return answers
+`
+
+export const time: string = `-- time.lua   KEYS any key: it decides which server of a cluster answers
+-- → the server's time in microseconds
+local clock = redis.call('TIME')
+return clock[1] * 1000000 + clock[2]
 `
