@@ -43,6 +43,8 @@ export interface Adapter {
 
   /** Which server to listen to for the events of a slot; the same for all slots unless on a cluster. Undefined: none now. */
   addressOf(slot: number): string | undefined
+  /** A connection of its own to that server, for commands whose effect depends on the connection. Undefined: there is no way. */
+  readonly dedicate?: ((address: string) => Dedicated) | undefined
   /** A connection of its own for listening. It is used until it breaks, and never mended. */
   listen(address: string, on: EarEvents): Ear
 
@@ -54,6 +56,12 @@ export interface Server {
   /** As `addressOf` names it. */
   readonly address: string
   send(...args: string[]): Promise<Reply>
+}
+
+/** Used until it breaks: then `send` rejects, and `broken` is true. */
+export interface Dedicated extends Pick<Server, 'send'> {
+  readonly broken: boolean
+  close(): void
 }
 
 export interface EarEvents {
@@ -78,18 +86,18 @@ export interface Ear {
   /** Whether it can wait for mail, and hear channels meanwhile. */
   takesMail(): Promise<boolean>
   /**
-   * Takes out what lies in this list, or waits for it: then nothing else is done on this connection. `lettersOf` reads the
-   * reply.
+   * Takes out what lies in this list, or waits for it for this long: then nothing else is done on this connection.
+   * `lettersOf` reads the reply.
    */
-  mail(box: string): Promise<Reply>
+  mail(box: string, waitMs: number): Promise<Reply>
   close(): void
 }
 
 /** At most so many letters at once. */
 const LETTERS = '100'
 
-export function takeMail(box: string): [command: string, ...args: string[]] {
-  return ['BLMPOP', '0', '1', box, 'LEFT', 'COUNT', LETTERS]
+export function takeMail(box: string, waitMs: number): [command: string, ...args: string[]] {
+  return ['BLMPOP', String(waitMs / 1_000), '1', box, 'LEFT', 'COUNT', LETTERS]
 }
 
 /** What `takeMail` was answered; nothing, if the wait ended without a letter (its time passed, or CLIENT UNBLOCK). */

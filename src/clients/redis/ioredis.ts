@@ -3,7 +3,16 @@
  *
  * @module
  */
-import { type Adapter, type Ear, type EarEvents, type Reply, type Server, canTakeMail, takeMail } from './adapter.js'
+import {
+  type Adapter,
+  type Dedicated,
+  type Ear,
+  type EarEvents,
+  type Reply,
+  type Server,
+  canTakeMail,
+  takeMail,
+} from './adapter.js'
 import { type Core, shared, Signals, SlotMasters } from './signals.js'
 
 /** The part of an ioredis `Redis` that is used. */
@@ -127,6 +136,10 @@ class SingleAdapter extends IoRedisAdapter<IoRedis> {
   listen(_address: string, on: EarEvents): Ear {
     return new IoRedisEar(this.client, {}, on)
   }
+
+  dedicate(): Dedicated {
+    return new IoRedisDedicated(this.client, {})
+  }
 }
 
 class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
@@ -179,13 +192,24 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   }
 
   listen(address: string, on: EarEvents): Ear {
+    const { node, host, port } = this.#node(address)
+    return new IoRedisEar(node, { host, port }, on)
+  }
+
+  dedicate(address: string): Dedicated {
+    const { node, host, port } = this.#node(address)
+    return new IoRedisDedicated(node, { host, port })
+  }
+
+  /** A client with the settings for this address. */
+  #node(address: string): { node: IoRedis; host: string; port: number } {
     const nodes = this.client.nodes('all')
     const at = address.lastIndexOf(':')
     const [host, port] = [address.slice(0, at), Number(address.slice(at + 1))]
     const known =
       nodes.find(({ options }) => String(options.host) === host && Number(options.port) === port) ?? nodes[0]
     if (!known) throw new Error('no node of the cluster is known')
-    return new IoRedisEar(known, { host, port }, on)
+    return { node: known, host, port }
   }
 }
 
@@ -193,30 +217,55 @@ function addressOfNode({ options }: IoRedis): string {
   return `${String(options.host)}:${String(options.port)}`
 }
 
+/** For a connection that is thrown away when it breaks: whoever uses it has to be told that something may have been missed. */
+const DISPOSABLE = {
+  // Keys and channels are named in full.
+  keyPrefix: '',
+  lazyConnect: true,
+  readOnly: false,
+  retryStrategy: null,
+  reconnectOnError: null,
+  autoResubscribe: false,
+  enableOfflineQueue: true,
+  enableReadyCheck: false,
+  maxRetriesPerRequest: null,
+  monitor: false,
+  // It waits for as long as it takes.
+  commandTimeout: undefined,
+  blockingTimeout: undefined,
+  socketTimeout: undefined,
+}
+
+class IoRedisDedicated implements Dedicated {
+  readonly #connection: IoRedis
+  broken = false
+
+  constructor(like: IoRedis, override: object) {
+    const connection = like.duplicate({ ...DISPOSABLE, ...override })
+    this.#connection = connection
+    const broken = (): void => this.close()
+    for (const event of ['error', 'close', 'end']) connection.on(event, broken)
+    connection.on('connect', () => connection.stream?.unref?.())
+    connection.connect().catch(broken)
+  }
+
+  send(...[command, ...args]: string[]): Promise<Reply> {
+    return this.#connection.call(command as string, ...args)
+  }
+
+  close(): void {
+    if (this.broken) return
+    this.broken = true
+    this.#connection.disconnect()
+  }
+}
+
 class IoRedisEar implements Ear {
   readonly #connection: IoRedis
   #open = true
 
   constructor(like: IoRedis, override: object, on: EarEvents) {
-    const connection = like.duplicate({
-      // Channels are named in full, and their names are not keys to the client.
-      keyPrefix: '',
-      lazyConnect: true,
-      readOnly: false,
-      // It is thrown away when it breaks: whoever listens has to be told that something may have been missed.
-      retryStrategy: null,
-      reconnectOnError: null,
-      autoResubscribe: false,
-      enableOfflineQueue: true,
-      enableReadyCheck: false,
-      maxRetriesPerRequest: null,
-      monitor: false,
-      // It waits for as long as it takes.
-      commandTimeout: undefined,
-      blockingTimeout: undefined,
-      socketTimeout: undefined,
-      ...override,
-    })
+    const connection = like.duplicate({ ...DISPOSABLE, ...override })
     this.#connection = connection
     const broken = (error: unknown): void => {
       if (!this.#open) return
@@ -251,8 +300,8 @@ class IoRedisEar implements Ear {
     return this.#connection.call('HELLO').then(canTakeMail)
   }
 
-  mail(box: string): Promise<Reply> {
-    return this.#connection.call(...takeMail(box))
+  mail(box: string, waitMs: number): Promise<Reply> {
+    return this.#connection.call(...takeMail(box, waitMs))
   }
 
   close(): void {

@@ -3,7 +3,7 @@
  *
  * @module
  */
-import { type Ear, type EarEvents, type Reply, canTakeMail, takeMail } from './adapter.js'
+import { type Dedicated, type Ear, type EarEvents, type Reply, canTakeMail, takeMail } from './adapter.js'
 import type { Listener, NodeRedis, NodeRedisSentinel } from './node-redis.js'
 
 const ignore = (): void => {}
@@ -76,12 +76,48 @@ export class NodeRedisEar implements Ear {
     return canTakeMail(await (await this.#connected).sendCommand(['HELLO']))
   }
 
-  async mail(box: string): Promise<Reply> {
-    return (await this.#connected).sendCommand(takeMail(box))
+  async mail(box: string, waitMs: number): Promise<Reply> {
+    return (await this.#connected).sendCommand(takeMail(box, waitMs))
   }
 
   close(): void {
     this.#open = false
+    try {
+      this.#connection?.destroy()
+    } catch {
+      // It says so when it was closed already.
+    }
+  }
+}
+
+export class NodeRedisDedicated implements Dedicated {
+  readonly #connected: Promise<NodeRedis>
+  #connection: NodeRedis | undefined
+  broken = false
+
+  constructor(like: Promise<NodeRedis>) {
+    this.#connected = this.#connect(like)
+    this.#connected.catch(() => this.close())
+  }
+
+  async #connect(like: Promise<NodeRedis>): Promise<NodeRedis> {
+    const connection = (await like).duplicate()
+    this.#connection = connection
+    // It is thrown away when it breaks: what was sent on it counts for nothing then.
+    for (const event of ['error', 'reconnecting', 'end']) connection.on(event, () => this.close())
+    await connection.connect()
+    if (this.broken) throw new Error('closed')
+    connection.unref?.()
+    return connection
+  }
+
+  async send(...args: string[]): Promise<Reply> {
+    return (await this.#connected).sendCommand(args)
+  }
+
+  close(): void {
+    if (this.broken) return
+    this.broken = true
     try {
       this.#connection?.destroy()
     } catch {

@@ -3,8 +3,8 @@
  *
  * @module
  */
-import type { Adapter, Ear, EarEvents, Reply, Server } from './adapter.js'
-import { NodeRedisEar, SentinelEar } from './node-redis-ears.js'
+import type { Adapter, Dedicated, Ear, EarEvents, Reply, Server } from './adapter.js'
+import { NodeRedisDedicated, NodeRedisEar, SentinelEar } from './node-redis-ears.js'
 import { type Core, shared, Signals, SlotMasters } from './signals.js'
 
 export type Listener = (message: string, channel: string) => void
@@ -144,6 +144,10 @@ class SingleAdapter extends NodeRedisAdapter<NodeRedis> {
   listen(_address: string, on: EarEvents): Ear {
     return new NodeRedisEar(Promise.resolve(this.client), on)
   }
+
+  dedicate(): Dedicated {
+    return new NodeRedisDedicated(Promise.resolve(this.client))
+  }
 }
 
 class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
@@ -189,9 +193,17 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
   }
 
   listen(address: string, on: EarEvents): Ear {
+    return new NodeRedisEar(this.#client(address), on)
+  }
+
+  dedicate(address: string): Dedicated {
+    return new NodeRedisDedicated(this.#client(address))
+  }
+
+  #client(address: string): Promise<NodeRedis> {
     const node = this.client.masters.find((master) => master.address === address)
     if (!node) throw new Error(`${address} is not a master of the cluster`)
-    return new NodeRedisEar(this.client.nodeClient(node as never) as Promise<NodeRedis>, on)
+    return this.client.nodeClient(node as never) as Promise<NodeRedis>
   }
 }
 

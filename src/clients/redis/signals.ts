@@ -1,4 +1,4 @@
-import type { Adapter } from './adapter.js'
+import type { Adapter, Dedicated } from './adapter.js'
 
 interface Emitter {
   on(event: string, listener: (...args: never[]) => void): unknown
@@ -158,6 +158,11 @@ class SharedAdapter implements Adapter {
   addressOf: Adapter['addressOf'] = (slot) => this.#core.addressOf(slot)
   compareMasters: Adapter['compareMasters'] = () => this.#core.compareMasters()
   listen: Adapter['listen'] = (address, on) => this.#core.listen(address, on)
+
+  get dedicate(): Adapter['dedicate'] {
+    const core = this.#core
+    return core.dedicate && ((address) => (core as Required<Core>).dedicate?.(address) as Dedicated)
+  }
 
   onTurn(listener: () => void): () => void {
     this.#turns.add(listener)

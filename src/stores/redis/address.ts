@@ -20,7 +20,7 @@ export interface Address {
 
 const TAKES =
   'redis://[user:password@]host[:port][/db], redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/master[/db], ' +
-  'each also as rediss…, each with ?prefix=… and ?timeout=…'
+  'each also as rediss…, each with ?prefix=…, ?timeout=…, ?replicas=… and ?within=…'
 
 const PORTS = { single: 6379, cluster: 6379, sentinel: 26379 }
 
@@ -64,6 +64,8 @@ function optionsOf(query: string, url: string): RedisStoreOptions {
   for (const [name, value] of new URLSearchParams(query)) {
     if (name === 'prefix') options.prefix = value
     else if (name === 'timeout') options.timeout = value as NonNullable<RedisStoreOptions['timeout']>
+    else if (name === 'replicas' && /^\d{1,3}$/.test(value)) options.replicas = Number(value)
+    else if (name === 'within') options.within = value as NonNullable<RedisStoreOptions['within']>
     else throw bad(url)
   }
   return options

@@ -8,7 +8,7 @@ import { formatDuration } from '../../kit/duration.js'
 import type { Adapter, Reply } from '../../clients/redis/adapter.js'
 import { isNoScript, runScript, type Script } from '../../clients/redis/script.js'
 import { slotOf } from './slots.js'
-import { unavailable } from './trouble.js'
+import { unavailable } from './errors.js'
 
 /** After a failure, how often to look whether the server is back: at first, and at most. */
 const PROBE_MS = 50

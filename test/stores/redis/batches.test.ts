@@ -105,10 +105,10 @@ test.each(['acquire', 'renew', 'release'] as const)(
   async (name) => {
     const { source } = composeScripts(embedded, false)[name]
     const call = (...args: string[]): Promise<unknown> =>
-      server.command('EVAL', source, '2', 'leasehold:held:lock', 'lock:a', ...args)
-    for (const count of [1, 7]) {
+      server.command('EVAL', source, '2', 'leasehold:1:held:lock', 'lock:a', ...args)
+    for (const count of [1, 7, 13]) {
       const args = Array.from({ length: count }, () => '1')
-      await expect(call(...args)).rejects.toThrow(/leasehold: \w+ was called with \d arguments/)
+      await expect(call(...args)).rejects.toThrow(/leasehold: \w+ was called with 2 keys and \d+ arguments/)
     }
     expect(await server.command('EXISTS', 'lock:a')).toBe(0)
   },

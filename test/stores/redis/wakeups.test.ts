@@ -186,9 +186,9 @@ describe.each([
     await store.close()
     await expect.poll(connections, { interval: 5 }).toBe(2)
     await holder.release([held])
-    const boxes = (await server.command('KEYS', 'leasehold:mail:*')) as string[]
+    const boxes = (await server.command('KEYS', 'leasehold:1:inbox:*')) as string[]
     expect(boxes).toHaveLength(1)
-    await expect.poll(() => server.command('KEYS', 'leasehold:mail:*'), { timeout: 5_000 }).toEqual([])
+    await expect.poll(() => server.command('KEYS', 'leasehold:1:inbox:*'), { timeout: 5_000 }).toEqual([])
   })
 
   test('a client that went to another database is told by channels', async () => {
@@ -217,7 +217,7 @@ describe.each([
     cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
     const lock = await holder.acquire('a')
     const next = other.acquire('a')
-    await expect.poll(() => server.command('PUBSUB', 'CHANNELS', 'leasehold:{lock:a}:bell:*')).toHaveLength(1)
+    await expect.poll(() => server.command('PUBSUB', 'CHANNELS', 'leasehold:1:{lock:a}:events:*')).toHaveLength(1)
     const letGoAt = performance.now()
     await lock.release()
     await next
@@ -282,7 +282,7 @@ test('a listener that throws, and a message that cannot be read, keep no grant f
   await store.acquire([waiting, third])
   const inbox = String(await server.command('CLIENT', 'LIST'))
   expect(inbox).toMatch(/cmd=blmpop/)
-  for (const list of (await server.command('KEYS', '*mail*')) as string[])
+  for (const list of (await server.command('KEYS', '*inbox*')) as string[])
     await server.command('RPUSH', list, 'nonsense')
   await store.release([held])
   await store.release([waiting])
@@ -296,7 +296,7 @@ test('a listener that throws, and a message that cannot be read, keep no grant f
 })
 
 describe('the token of a hand-over', () => {
-  const INDEX = 'leasehold:held:lock'
+  const INDEX = 'leasehold:1:held:lock'
   const tokenOf = async (key: string): Promise<bigint> =>
     BigInt(String(await server.command('HGET', INDEX, key)).split(':')[0] ?? '')
 

@@ -1,18 +1,22 @@
--- renew.lua   KEYS index, then per lease: plain      ARGV per lease: owner ttlMs value      value: '' or =value
--- → per lease: 1 ours | 0 gone | '!error'      (a lone answer is not in a list)
+-- renew.lua   KEYS index, then per lease: plain (then all side keys, or none)      ARGV per lease: owner token ttlMs what
+-- token: '' if it is not known      what: '' | =value to be kept from now on | ? keep the queue entry instead of a grant
+-- → per lease: 1 ours | 0 gone | '!error'; of a queue entry: [1, ahead, newest, now] waiting (ahead: 0 or 1) | [2, token,
+-- ttlMs, now] granted | 0 gone | '!error'      (a lone answer is not in a list)
+local count = #ARGV / 4
+if count < 1 or count % 1 ~= 0 or #KEYS < count + 1 then
+  return redis.error_reply('ERR leasehold: renew was called with ' .. #KEYS .. ' keys and ' .. #ARGV .. ' arguments')
+end
 
-if #ARGV ~= 3 * (#KEYS - 1) then return redis.error_reply('ERR leasehold: renew was called with ' .. #ARGV .. ' arguments') end
+-- INCLUDE common.lua
 
-local function renewShare(key, owner, ttl, value)
-  local held = standing(key)
-  if not held or not held.total then return 0 end
+local function renewShare(key, held, owner, token, ttl, value)
   local entry = call('HGET', key.shares, '=' .. owner)
-  if not entry then return 0 end
-  local ends = math.max(tonumber(call('ZSCORE', key.ends, owner)), now + ttl)
-  call('ZADD', key.ends, whole(ends), owner)
+  local one = entry and unpackShare(entry)
+  if not one or (token ~= '' and one.token ~= token) then return gone() end
+  local ends = math.max(tonumber(call('ZSCORE', key.expirations, owner)), now + ttl)
+  call('ZADD', key.expirations, whole(ends), owner)
   fitExpiry(key)
   if value then
-    local one = unpackShare(entry)
     one.value = value
     local anew = table.concat({ one.weight, one.capacity, one.token, flagsOf(one), value }, ':')
     call('HSET', key.shares, '=' .. owner, anew)
@@ -21,38 +25,84 @@ local function renewShare(key, owner, ttl, value)
   return 1
 end
 
-local function renew(i)
-  local plain, owner, ttl = KEYS[i + 1], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1])
-  local value = ARGV[3 * i] ~= '' and string.sub(ARGV[3 * i], 2)
+local function renewGrant(plain, owner, token, ttl, value)
   local key = open(plain)
-  if content(plain) ~= owner then
-    if renewShare(key, owner, ttl, value) == 1 then return 1 end
-    -- A write without effect. On a replica it fails, as it must: what a replica does not know of is not gone for certain.
-    call('HDEL', index, '\0')
-    return 0
-  end
+  local held = standing(key)
+  if held and held.total then return renewShare(key, held, owner, token, ttl, value) end
+  if held and held.lost then moving() end
+  if not held or held.owner ~= owner or (token ~= '' and held.token and held.token ~= token) then return gone() end
   local left = call('PTTL', plain)
   if left < ttl then
-    call('PEXPIRE', plain, ARGV[3 * i - 1])
-    if call('HEXISTS', index, key.more) == 1 then call('PEXPIRE', key.note, ARGV[3 * i - 1]) end
+    call('PEXPIRE', plain, whole(ttl))
+    if key.hasMetadata then call('PEXPIRE', key.metadata, whole(ttl)) end
   end
   if value then
-    local token = standing(key).token or '0'
-    writeNote(key, { announce = noteOf(key, token), value = value }, token, whole(math.max(left, ttl)))
+    local announce = metadataOf(key, held.token)
+    writeMetadata(key, { announce = announce, value = value }, held.token or '0', math.max(left, ttl))
+    writeState(key)
     tell(key, 'changed')
   end
   return 1
 end
 
+-- Keys whose queue entries are renewed, each looked at once for all of them.
+local queues = {}
+
+local function queueOf(plain, ttl)
+  local key = queues[plain]
+  if key then return key end
+  key = open(plain)
+  queues[plain] = key
+  if not key.queued then return key end
+  local was = call('ZRANGE', key.queue, 0, 0)[1]
+  key.first = head(key)
+  -- Who is next, as it is written down for the release, is another now.
+  key.stale = was ~= key.first
+  if call('PTTL', key.queue) < ttl * 1.5 then
+    for _, name in ipairs({ key.queue, key.queueExpirations, key.waiters }) do call('PEXPIRE', name, whole(ttl * 3)) end
+  end
+  return key
+end
+
+-- One command for each entry.
+local function renewQueued(plain, owner, ttl)
+  local key = queueOf(plain, ttl)
+  if key.queued then
+    local prolonged = call('ZADD', key.queueExpirations, 'XX', 'GT', 'CH', whole(now + ttl), owner) == 1
+    if prolonged or call('ZSCORE', key.queueExpirations, owner) then
+      local first = owner == key.first
+      if first then key.stale = true end
+      return { 1, first and 0 or 1, whole(newest), whole(micros) }
+    end
+  end
+  local held = standing(key)
+  if held and held.lost then moving() end
+  local entry = held and held.total and call('HGET', key.shares, '=' .. owner)
+  if entry then
+    return { 2, unpackShare(entry).token, whole(call('ZSCORE', key.expirations, owner) - now), whole(micros) }
+  end
+  if not held or held.owner ~= owner or not held.token then return gone() end
+  return { 2, held.token, call('PTTL', plain), whole(micros) }
+end
+
+local function renew(i)
+  local plain, owner, token, ttl, what = KEYS[i + 1], ARGV[4 * i - 3], ARGV[4 * i - 2], tonumber(ARGV[4 * i - 1]), ARGV[4 * i]
+  if what == '?' then return renewQueued(plain, owner, ttl) end
+  return renewGrant(plain, owner, token, ttl, what ~= '' and string.sub(what, 2))
+end
+
 local answers, longest = {}, DAY
-for i = 1, #KEYS - 1 do
+for i = 1, count do
   local ok, answer = pcall(renew, i)
   answers[i] = ok and answer or failure(answer)
-  longest = math.max(longest, tonumber(ARGV[3 * i - 1]))
+  longest = math.max(longest, tonumber(ARGV[4 * i - 1]))
+end
+for _, key in pairs(queues) do
+  if key.stale then pcall(writeState, key) end
 end
 -- Leases that are renewed for days without a new one among them must not outlive the index.
 local left = redis.pcall('PTTL', index)
 if type(left) == 'number' and left >= 0 and left < longest + HOUR then
   redis.pcall('PEXPIRE', index, whole(longest + 4 * HOUR))
 end
-return #answers == 1 and answers[1] or answers
+return count == 1 and answers[1] or answers

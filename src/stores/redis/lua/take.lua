@@ -1,10 +1,13 @@
 -- take.lua   KEYS per request: a meter for each of its limits
 -- ARGV sets, then per set: limits, then per limit: b|w limit perMs burst; then either = set cost, for all requests, or per request: set cost
 -- → flat, per request: allowed remaining retryAfterMicros resetMicros    retryAfterMicros -1: never; allowed is '!error' if it failed
--- A token bucket is a string, the time at which it is full again. A sliding window is a list of at:cost:sum, where sum is
--- what was taken up to and with this entry, so that the two ends tell what counts now. Says the same as kit/rate.ts.
+-- A token bucket is a string, the time at which it is full again. A sliding window is a list of at:cost:sum:since, where sum
+-- is what was taken up to and with this entry, so that the two ends tell what counts now. What is taken within PARTS-th of
+-- a window is one entry, which counts as if all of it had been taken at its last moment: never more than the limit in any
+-- stretch, at most 258 entries, and a place is free again at most that part of the window late. Otherwise as kit/rate.ts.
 local call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
 local HAIR = 1e-6
+local PARTS = 256
 local clock = call('TIME')
 local now = clock[1] * 1000 + clock[2] / 1000
 
@@ -33,35 +36,43 @@ local function fill(meter, fullAt)
   if fullAt > now then call('SET', meter, fullAt, 'PX', ceil(fullAt - now)) end
 end
 
-local function entry(text)
-  local at, cost, sum = string.match(text or '', '^([^:]+):([^:]+):([^:]+)$')
-  return tonumber(at), tonumber(cost), tonumber(sum)
+local function entry(meter, at)
+  local text = call('LINDEX', meter, at)
+  local last, cost, sum, since = string.match(text or '', '^([^:]+):([^:]+):([^:]+):([^:]+)$')
+  return tonumber(last), tonumber(cost), tonumber(sum), tonumber(since)
+end
+
+-- The first entry for which this holds, if it holds for all behind it: by halving, so that no number of entries costs much.
+local function firstEntry(meter, size, holds)
+  local low, high = 0, size
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if holds(entry(meter, middle)) then high = middle else low = middle + 1 end
+  end
+  return low
 end
 
 -- How long until enough of the oldest entries no longer count.
-local function waitFor(meter, limit, cost, free)
-  local retry = 0
-  for from = 0, 1e9, 100 do
-    local page = call('LRANGE', meter, from, from + 99)
-    for _, text in ipairs(page) do
-      if cost <= free + HAIR then return retry end
-      local at, took = entry(text)
-      free = free + took
-      retry = at + limit.per - now
-    end
-    if #page < 100 then return retry end
-  end
+local function waitFor(meter, limit, cost, free, before)
+  if cost <= free + HAIR then return 0 end
+  local size = call('LLEN', meter)
+  local at = firstEntry(meter, size, function(_, _, sum) return cost <= free + sum - before + HAIR end)
+  return entry(meter, math.min(at, size - 1)) + limit.per - now
 end
 
--- free, sum so far, reset
+-- free, the last entry, what was taken before the first one, reset
 local function window(meter, limit)
-  local at, took, sum = entry(call('LINDEX', meter, 0))
-  while at and at + limit.per <= now do
-    call('LPOP', meter)
-    at, took, sum = entry(call('LINDEX', meter, 0))
+  local at, took, sum = entry(meter, 0)
+  if at and at + limit.per <= now then
+    local size = call('LLEN', meter)
+    local counting = firstEntry(meter, size, function(last) return last + limit.per > now end)
+    call('LTRIM', meter, counting, -1)
+    at, took, sum = entry(meter, 0)
   end
-  local last, _, total = entry(call('LINDEX', meter, -1))
-  return limit.limit - (at and total - sum + took or 0), total or 0, last and last + limit.per - now or 0
+  if not at then return limit.limit, nil, 0, 0 end
+  local last, cost, total, since = entry(meter, -1)
+  local newest = { cost = cost, sum = total, since = since }
+  return limit.limit - (total - sum + took), newest, sum - took, last + limit.per - now
 end
 
 -- Each: free, retry, reset before; what charging it needs
@@ -70,9 +81,9 @@ local function judge(meter, limit, cost)
     local free, fullAt = bucket(meter, limit)
     return { free = free, retry = retryBucket(limit, cost, free), reset = fullAt - now, state = fullAt }
   end
-  local free, sum, reset = window(meter, limit)
-  local retry = cost > limit.limit and math.huge or waitFor(meter, limit, cost, free)
-  return { free = free, retry = retry, reset = reset, state = sum }
+  local free, newest, before, reset = window(meter, limit)
+  local retry = cost > limit.limit and math.huge or waitFor(meter, limit, cost, free, before)
+  return { free = free, retry = retry, reset = reset, state = newest }
 end
 
 local function charge(meter, limit, cost, verdict)
@@ -82,7 +93,11 @@ local function charge(meter, limit, cost, verdict)
     fill(meter, fullAt)
     verdict.reset = fullAt - now
   elseif cost > 0 then
-    call('RPUSH', meter, number(now) .. ':' .. number(cost) .. ':' .. number(verdict.state + cost))
+    local newest = verdict.state or { cost = 0, sum = 0, since = now }
+    local joins = verdict.state and now - newest.since < limit.per / PARTS and now >= newest.since
+    local took, since = joins and newest.cost + cost or cost, joins and newest.since or now
+    local text = table.concat({ number(now), number(took), number(newest.sum + cost), number(since) }, ':')
+    if joins then call('LSET', meter, -1, text) else call('RPUSH', meter, text) end
     call('PEXPIRE', meter, ceil(limit.per))
     verdict.reset = limit.per
   end
