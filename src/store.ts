@@ -125,12 +125,14 @@ export interface Renewal extends Lease {
 /**
  * `gone` is certain: expired, taken or never there. Renewal never creates. `unknown` changes nothing.
  *
- * For a queue entry: `waiting` (`ahead` is 0 for the first, else 1 or more, exact only where that costs nothing; `newest` as
- * in a refusal), `granted` with what is left of the lease, or `gone`: the waiter then asks again.
+ * For a queue entry: `waiting`, `granted` with what is left of the lease, or `gone`: the waiter then asks again. `ahead` is 0
+ * for the first, else 1 or more, exact only where that costs nothing; `newest` as in a refusal. `blockedMs`, for the first:
+ * 0 if it would be granted now (holders expired, or a notification was lost), else when the next lease of this key ends by
+ * itself. The waiter asks then, and not before; without it the first asks with every heartbeat.
  */
 export type Renewed =
   | { outcome: 'ours'; ttlMs: number }
-  | { outcome: 'waiting'; ahead: number; newest?: bigint | undefined }
+  | { outcome: 'waiting'; ahead: number; newest?: bigint | undefined; blockedMs?: number | undefined }
   | { outcome: 'granted'; token: bigint; ttlMs: number }
   | { outcome: 'gone' }
   | { outcome: 'unknown'; error: unknown }
@@ -303,6 +305,9 @@ export interface Store {
   take?(requests: readonly TakeRequest[]): Awaitable<(TakeAnswer | Failure)[]>
   /** The store's own time in epoch milliseconds. */
   now?(): Awaitable<number>
+
+  /** Why calls are not answered right now, as far as the store knows: the last connection error. For messages. */
+  outage?(): unknown
 
   /** Closes what the store itself opened, never a client it was given. */
   close(): Promise<void>
