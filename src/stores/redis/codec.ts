@@ -83,10 +83,12 @@ export function termsOfRenewal({ owner, token, ttlMs, value, queued }: Renewal):
 
 export function renewedOf(reply: Reply, ttlMs: number, heard: (micros: number) => void): Renewed {
   if (Array.isArray(reply)) {
-    const [kind, first, second, now] = reply as Reply[]
+    const [kind, token, now, ms] = reply as Reply[]
     heard(Number(now))
-    if (Number(kind) === 1) return { outcome: 'waiting', ahead: Number(first), newest: BigInt(text(second)) }
-    return { outcome: 'granted', token: BigInt(text(first)), ttlMs: Math.max(Number(second), 0) }
+    if (Number(kind) === 2) return { outcome: 'granted', token: BigInt(text(token)), ttlMs: Math.max(Number(ms), 0) }
+    const waiting = { outcome: 'waiting', newest: BigInt(text(token)) } as const
+    if (reply.length === 3) return { ...waiting, ahead: 1 }
+    return ms === null || Number(ms) < 0 ? { ...waiting, ahead: 0 } : { ...waiting, ahead: 0, blockedMs: Number(ms) }
   }
   const error = failureOf(reply)
   if (error) return { outcome: 'unknown', error }

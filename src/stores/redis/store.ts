@@ -251,6 +251,10 @@ class RedisStore implements Store {
     return Number(await this.#transport.run(this.#scripts.time, [this.#keys.directory], [])) / 1_000
   }
 
+  outage(): unknown {
+    return this.#adapter.ready() ? undefined : this.#adapter.trouble()
+  }
+
   close(): Promise<void> {
     this.#closing ??= this.#end()
     return this.#closing

@@ -824,8 +824,9 @@ return count == 1 and answers[1] or answers
 
 export const renew: string = `-- renew.lua   KEYS index, then per lease: plain (then all side keys, or none)      ARGV per lease: owner token ttlMs what
 -- token: '' if it is not known      what: '' | =value to be kept from now on | ? keep the queue entry instead of a grant
--- → per lease: 1 ours | 0 gone | '!error'; of a queue entry: [1, ahead, newest, now] waiting (ahead: 0 or 1) | [2, token,
--- ttlMs, now] granted | 0 gone | '!error'      (a lone answer is not in a list)
+-- → per lease: 1 ours | 0 gone | '!error'; of a queue entry: [1, newest, now] waiting | [1, newest, now, blockedMs] waiting as
+-- the first (blockedMs: 0, it would be granted now; false, nobody knows) | [2, token, now, ttlMs] granted | 0 gone | '!error'
+-- (a lone answer is not in a list)
 local count = #ARGV / 4
 if count < 1 or count % 1 ~= 0 or #KEYS < count + 1 then
   return redis.error_reply('ERR leasehold: renew was called with ' .. #KEYS .. ' keys and ' .. #ARGV .. ' arguments')
@@ -888,25 +889,34 @@ local function queueOf(plain, ttl)
   return key
 end
 
--- One command for each entry.
+-- When the first in the queue could be granted the key, should nobody tell: a foreign holder never does.
+local function blockedMs(key, first)
+  local held, waiter = standing(key), waiterOf(key, first)
+  if not waiter or fits(held, waiter) then return 0 end
+  if held.foreign then return false end
+  if not held.total then return call('PTTL', key.plain) end
+  return whole(math.max(call('ZRANGE', key.expirations, 0, 0, 'WITHSCORES')[2] - now, 0))
+end
+
+-- One command for each entry, a few more for the first of a queue.
 local function renewQueued(plain, owner, ttl)
   local key = queueOf(plain, ttl)
   if key.queued then
     local prolonged = call('ZADD', key.queueExpirations, 'XX', 'GT', 'CH', whole(now + ttl), owner) == 1
     if prolonged or call('ZSCORE', key.queueExpirations, owner) then
-      local first = owner == key.first
-      if first then key.stale = true end
-      return { 1, first and 0 or 1, whole(newest), whole(micros) }
+      if owner ~= key.first then return { 1, whole(newest), whole(micros) } end
+      key.stale = true
+      return { 1, whole(newest), whole(micros), blockedMs(key, owner) }
     end
   end
   local held = standing(key)
   if held and held.lost then moving() end
   local entry = held and held.total and call('HGET', key.shares, '=' .. owner)
   if entry then
-    return { 2, unpackShare(entry).token, whole(call('ZSCORE', key.expirations, owner) - now), whole(micros) }
+    return { 2, unpackShare(entry).token, whole(micros), whole(call('ZSCORE', key.expirations, owner) - now) }
   end
   if not held or held.owner ~= owner or not held.token then return gone() end
-  return { 2, held.token, call('PTTL', plain), whole(micros) }
+  return { 2, held.token, whole(micros), call('PTTL', plain) }
 end
 
 local function renew(i)
