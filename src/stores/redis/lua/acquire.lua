@@ -52,7 +52,7 @@ end
 -- INCLUDE common.lua
 
 -- Claims that one script decides on the slow path, at about twenty commands each: the rest is asked for again.
-local slow = 32
+local slow = 24
 
 local function claimOf(i)
   local terms = ARGV[3 * i + 1]
@@ -132,7 +132,7 @@ end
 local function moveOn(key, claim, held)
   local first = head(key)
   if not first or first == claim.owner or claim.steal then return held, first end
-  return serve(key, held, claim.owner)
+  return serve(key, held, first, claim.owner)
 end
 
 -- The rule, for one claim.
@@ -150,7 +150,7 @@ local function ask(plain, claim)
     if key.queued then leave(key, claim.owner) end
     token, held = grant(key, claim, held, claim.ttl)
     -- Other shares need not find out one by one. It is granted, whatever comes of that.
-    if first and claim.weight < ALL then pcall(serve, key, held) end
+    if first and claim.weight < ALL then pcall(serve, key, held, head(key)) end
     writeState(key)
     return token
   end

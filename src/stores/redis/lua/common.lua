@@ -316,9 +316,8 @@ end
 -- Hands the lease to the first in the queue while there is room: no second request, no race with newcomers. Provisionally, for
 -- as long as a queue entry lasts: a waiter that died must not block the others for a whole ttl. Stops before the one who is
 -- asking right now, who gets more than that. What the budget does not suffice for is left to the next in the queue, which is
--- told to ask. Returns what then holds the key, and who is first then.
-local function serve(key, held, before)
-  local first = head(key)
+-- told to ask. first: who is first in the queue. Returns what then holds the key, and who is first then.
+local function serve(key, held, first, before)
   while first and first ~= before do
     local waiter = waiterOf(key, first)
     if waiter then

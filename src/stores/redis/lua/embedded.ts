@@ -54,7 +54,7 @@ end
 -- INCLUDE common.lua
 
 -- Claims that one script decides on the slow path, at about twenty commands each: the rest is asked for again.
-local slow = 32
+local slow = 24
 
 local function claimOf(i)
   local terms = ARGV[3 * i + 1]
@@ -134,7 +134,7 @@ end
 local function moveOn(key, claim, held)
   local first = head(key)
   if not first or first == claim.owner or claim.steal then return held, first end
-  return serve(key, held, claim.owner)
+  return serve(key, held, first, claim.owner)
 end
 
 -- The rule, for one claim.
@@ -152,7 +152,7 @@ local function ask(plain, claim)
     if key.queued then leave(key, claim.owner) end
     token, held = grant(key, claim, held, claim.ttl)
     -- Other shares need not find out one by one. It is granted, whatever comes of that.
-    if first and claim.weight < ALL then pcall(serve, key, held) end
+    if first and claim.weight < ALL then pcall(serve, key, held, head(key)) end
     writeState(key)
     return token
   end
@@ -539,9 +539,8 @@ end
 -- Hands the lease to the first in the queue while there is room: no second request, no race with newcomers. Provisionally, for
 -- as long as a queue entry lasts: a waiter that died must not block the others for a whole ttl. Stops before the one who is
 -- asking right now, who gets more than that. What the budget does not suffice for is left to the next in the queue, which is
--- told to ask. Returns what then holds the key, and who is first then.
-local function serve(key, held, before)
-  local first = head(key)
+-- told to ask. first: who is first in the queue. Returns what then holds the key, and who is first then.
+local function serve(key, held, first, before)
   while first and first ~= before do
     local waiter = waiterOf(key, first)
     if waiter then
@@ -697,7 +696,7 @@ local function inspect(plain)
   local rows, more = holders(key, held)
   if mode == 'revoke' and held then
     evict(key, held)
-    pcall(serve, key, nil)
+    pcall(function() serve(key, nil, head(key)) end)
     pcall(writeState, key)
   end
   local waiting = key.queued and call('ZCARD', key.queue) or 0
@@ -809,7 +808,7 @@ local function release(i)
   local key = open(KEYS[i + 1])
   if not letGo(key, ARGV[2 * i - 1], ARGV[2 * i]) then return gone() end
   -- It is released, whatever comes of handing it on: the first in the queue asks again by itself.
-  if key.queued then pcall(serve, key, standing(key)) end
+  if key.queued then pcall(function() serve(key, standing(key), head(key)) end) end
   pcall(writeState, key)
   return 1
 end

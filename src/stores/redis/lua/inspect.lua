@@ -66,7 +66,7 @@ local function inspect(plain)
   local rows, more = holders(key, held)
   if mode == 'revoke' and held then
     evict(key, held)
-    pcall(serve, key, nil)
+    pcall(function() serve(key, nil, head(key)) end)
     pcall(writeState, key)
   end
   local waiting = key.queued and call('ZCARD', key.queue) or 0

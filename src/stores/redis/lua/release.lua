@@ -75,7 +75,7 @@ local function release(i)
   local key = open(KEYS[i + 1])
   if not letGo(key, ARGV[2 * i - 1], ARGV[2 * i]) then return gone() end
   -- It is released, whatever comes of handing it on: the first in the queue asks again by itself.
-  if key.queued then pcall(serve, key, standing(key)) end
+  if key.queued then pcall(function() serve(key, standing(key), head(key)) end) end
   pcall(writeState, key)
   return 1
 end
