@@ -168,7 +168,7 @@ class RedisStore implements Store {
       const now = performance.now()
       const pending = this.#prepare(index, longest, now)
       const asked = pending
-        ? pending.then(() => this.#ask(part, index, atomic, performance.now()))
+        ? pending.then(() => this.#askInTime(part, index, atomic, now))
         : this.#ask(part, index, atomic, now)
       return this.#replication ? asked.then((answers) => this.#confirmGrants(part, answers, index)) : asked
     }
@@ -294,6 +294,13 @@ class RedisStore implements Store {
     for (const { key } of items) keys.push(this.#keys.plain(key))
     if (this.#declareKeys) keys.push(...this.#sideKeys(items.map(({ key }) => key)))
     return keys
+  }
+
+  /** What had to be settled before took its time: whoever asked at `askedAt` may have given up. */
+  #askInTime(claims: readonly Claim[], index: Index, atomic: boolean, askedAt: number): Promise<Answer[]> {
+    const now = performance.now()
+    if (now - askedAt < this.timeoutMs) return this.#ask(claims, index, atomic, now)
+    throw new StoreUnavailableError('redis did not answer in time, so that nothing was asked for')
   }
 
   #ask(claims: readonly Claim[], index: Index, atomic: boolean, sentAt: number): Promise<Answer[]> {

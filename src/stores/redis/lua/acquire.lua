@@ -35,7 +35,8 @@ if FAST and not atomic then
     local plain, owner = KEYS[i + 1], ARGV[3 * i - 1]
     local known = try('HMGET', index, '', plain .. '\0')
     local last = known[1] or ''
-    if known.err or known[2] or last >= text then break end
+    -- Without a last token the index is new or was lost: then only the side keys tell whether somebody waits.
+    if known.err or known[2] or last == '' or last >= text then break end
     local set = try('SET', plain, owner, 'NX', 'PX', ARGV[3 * i])
     if not set or set.err then break end
     call('HSET', index, '', text, plain, text .. ':' .. owner)

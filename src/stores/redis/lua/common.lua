@@ -380,8 +380,9 @@ local function open(plain)
   if not known[1] then
     key.queued = call('EXISTS', key.queue) == 1
     key.hasMetadata = call('EXISTS', key.metadata) == 1
+    if key.queued or key.hasMetadata then writeState(key) end
   end
-  if not key.state then return key end
+  if not key.state or not known[3] then return key end
   local kind, metadata, till = string.match(key.state, '^(.)(.)(%d%d%d%d%d%d%d%d%d%d%d%d%d)')
   key.queued, key.hasMetadata = kind ~= 'n', metadata == 'm'
   if key.queued and cluster and tonumber(till) > now and call('EXISTS', key.queue) == 0 then moving() end

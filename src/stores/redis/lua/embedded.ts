@@ -37,7 +37,8 @@ if FAST and not atomic then
     local plain, owner = KEYS[i + 1], ARGV[3 * i - 1]
     local known = try('HMGET', index, '', plain .. '\\0')
     local last = known[1] or ''
-    if known.err or known[2] or last >= text then break end
+    -- Without a last token the index is new or was lost: then only the side keys tell whether somebody waits.
+    if known.err or known[2] or last == '' or last >= text then break end
     local set = try('SET', plain, owner, 'NX', 'PX', ARGV[3 * i])
     if not set or set.err then break end
     call('HSET', index, '', text, plain, text .. ':' .. owner)
@@ -603,8 +604,9 @@ local function open(plain)
   if not known[1] then
     key.queued = call('EXISTS', key.queue) == 1
     key.hasMetadata = call('EXISTS', key.metadata) == 1
+    if key.queued or key.hasMetadata then writeState(key) end
   end
-  if not key.state then return key end
+  if not key.state or not known[3] then return key end
   local kind, metadata, till = string.match(key.state, '^(.)(.)(%d%d%d%d%d%d%d%d%d%d%d%d%d)')
   key.queued, key.hasMetadata = kind ~= 'n', metadata == 'm'
   if key.queued and cluster and tonumber(till) > now and call('EXISTS', key.queue) == 0 then moving() end
