@@ -10,6 +10,7 @@ import { createLocks } from '../../../src/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
 import { redis } from '../../../src/stores/redis/index.js'
 import { slotOf } from '../../../src/stores/redis/slots.js'
+import { clusterRules } from './acl.js'
 import { clusterOf, type Connection, eventually } from './places.js'
 
 const cleanups: (() => unknown)[] = []
@@ -185,6 +186,45 @@ describe('a slot that is moving', () => {
     expect(await eventually(() => store.release([permit]))).toEqual([{ outcome: 'released' }])
   })
 })
+
+const users = {
+  'ioredis 6': async (cluster: RedisCluster) =>
+    clusterOf.ioredis6(cluster, { redisOptions: { username: 'locker', password: 'pw' } }),
+  'ioredis 5': async (cluster: RedisCluster) =>
+    clusterOf.ioredis5(cluster, { redisOptions: { username: 'locker', password: 'pw' } }),
+  'node-redis': async (cluster: RedisCluster) =>
+    clusterOf.nodeRedis(cluster, { defaults: { username: 'locker', password: 'pw' } }),
+}
+
+test.each(Object.entries(users))(
+  '%s, as the user of the docs, locks, waits, lists and follows a slot that moves',
+  async (_name, connect) => {
+    const cluster = await start()
+    for (const node of cluster.nodes)
+      await node.command('ACL', 'SETUSER', 'locker', 'reset', 'on', '>pw', ...clusterRules())
+    const unhandled: unknown[] = []
+    const note = (error: unknown): void => void unhandled.push(error)
+    process.on('unhandledRejection', note)
+    cleanups.push(() => process.off('unhandledRejection', note))
+    const [a, b] = [createLocks(on(await connect(cluster)).store), createLocks(on(await connect(cluster)).store)]
+    cleanups.push(() => Promise.all([a.close({ grace: 0 }), b.close({ grace: 0 })]))
+    const held = await a.acquire('x', { ttl: '3s' })
+    const next = b.acquire('x', { wait: '20s' })
+    await expect.poll(async () => (await b.waiters('x')).length).toBe(1)
+    await held.release()
+    await (await next).release()
+    await (await a.semaphore('s', 2).acquire()).release()
+    const moved = await a.acquire('moved', { ttl: '3s' })
+    const migration = await beginMigration(cluster, slotOf('lock:moved'))
+    await migration.move(...(await migration.keys()))
+    // Longer than its ttl: renewals have to find their way to the new node.
+    await new Promise((resolve) => setTimeout(resolve, 4_000))
+    expect(moved.isHeld).toBe(true)
+    await migration.finish()
+    expect(await b.forceRelease('moved')).toHaveLength(1)
+    expect(unhandled).toEqual([])
+  },
+)
 
 /** The replica of this slot's master. */
 async function replicaOf(cluster: RedisCluster, slot: number): Promise<{ master: RedisServer; replica: RedisServer }> {
