@@ -13,9 +13,12 @@ import type { Scripts } from './scripts.js'
 import type { Transport } from './transport.js'
 
 /** PAGE: fields of an index, or holders and waiters of one key, in one call: some hundred microseconds of the server's time. */
-const PAGE = 500
+const PAGE = 250
 /** KEYS_AT_ONCE: keys inspected in one call. */
-const KEYS_AT_ONCE = 100
+const KEYS_AT_ONCE = 50
+/** HURRIED: calls of one listing without a pause. A longer one pauses after each call, so that it leaves most of the server to others. */
+const HURRIED = 20
+const PAUSE_MS = 1
 /** AT_ONCE: calls under way at once on a cluster, where there may be an index per slot. Elsewhere one. */
 const AT_ONCE = 8
 
@@ -42,15 +45,16 @@ export class Inspector {
   }
 
   async holders(prefix: string): Promise<HolderView[]> {
+    const calls = { count: 0 }
     const [indexes, strangers] = await Promise.all([this.#indexes(prefix), this.#foreign?.keys(prefix) ?? []])
     const unlisted = new Set(strangers)
     const views: HolderView[] = []
     const atOnce = this.#keys.cluster ? AT_ONCE : 1
     await each(indexes, atOnce, async (index) => {
-      for await (const plains of this.#plains(index, prefix)) {
+      for await (const plains of this.#plains(index, prefix, calls)) {
         const keys = plains.map((plain) => this.#keys.key(plain))
         for (const key of keys) unlisted.delete(key)
-        views.push(...(await this.#holdersOf(index, keys)))
+        views.push(...(await this.#holdersOf(index, keys, calls)))
       }
     })
     const byIndex = new Map<string, string[]>()
@@ -59,7 +63,7 @@ export class Inspector {
       byIndex.set(name, [...(byIndex.get(name) ?? []), key])
     }
     await each([...byIndex], atOnce, async ([index, keys]) => {
-      views.push(...(await this.#holdersOf(index, keys)))
+      views.push(...(await this.#holdersOf(index, keys, calls)))
     })
     return views.sort((a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : 0))
   }
@@ -94,9 +98,10 @@ export class Inspector {
     return replies.map((reply, i) => viewOf(reply, keys[i] as string))
   }
 
-  async #holdersOf(index: string, keys: readonly string[]): Promise<HolderView[]> {
+  async #holdersOf(index: string, keys: readonly string[], calls: Calls): Promise<HolderView[]> {
     const found: HolderView[] = []
     for (const part of chunks(keys, KEYS_AT_ONCE)) {
+      await pauseAfter(calls)
       const views = await this.#run(index, part, 'holders', 0)
       for (const [i, view] of views.entries()) {
         if (view.more) found.push(...(await this.inspect(part[i] as string)).holders)
@@ -123,12 +128,13 @@ export class Inspector {
     }
   }
 
-  async *#plains(index: string, prefix: string): AsyncGenerator<string[]> {
+  async *#plains(index: string, prefix: string, calls: Calls): AsyncGenerator<string[]> {
     const pattern = `${literally(this.#keys.lead + prefix)}*`
     // HSCAN may return a field twice.
     const seen = new Set<string>()
     let cursor = '0'
     do {
+      await pauseAfter(calls)
       const args = [cursor, pattern, String(PAGE)]
       const [next, ...page] = (await this.#transport.run(this.#scripts.list, [index], args)) as Reply[]
       const anew = page.map(text).filter((plain) => !seen.has(plain))
@@ -137,6 +143,15 @@ export class Inspector {
       cursor = text(next)
     } while (cursor !== '0')
   }
+}
+
+/** How many calls a listing has made. */
+interface Calls {
+  count: number
+}
+
+async function pauseAfter(calls: Calls): Promise<void> {
+  if (++calls.count > HURRIED) await new Promise((resolve) => setTimeout(resolve, PAUSE_MS))
 }
 
 function chunks<T>(items: readonly T[], size: number): T[][] {

@@ -288,7 +288,7 @@ local function leave(key, owner)
   return true
 end
 
--- Drops queue entries whose owners fell silent; returns who is first in the queue.
+-- Drops queue entries whose owners fell silent; returns who is first in the queue, and whether any were dropped.
 local function head(key)
   if not key.queued then return nil end
   local silent = call('ZRANGEBYSCORE', key.queueExpirations, '-inf', now, 'LIMIT', 0, PRUNE)
@@ -299,7 +299,7 @@ local function head(key)
     leave(key, first)
     first = call('ZRANGE', key.queue, 0, 0)[1]
   end
-  return first
+  return first, #silent > 0
 end
 
 local function waiterOf(key, owner)
@@ -384,7 +384,7 @@ local function open(plain)
   end
   if not key.state or not known[3] then return key end
   local kind, metadata, till = string.match(key.state, '^(.)(.)(%d%d%d%d%d%d%d%d%d%d%d%d%d)')
-  key.queued, key.hasMetadata = kind ~= 'n', metadata == 'm'
+  key.queued, key.hasMetadata, key.till = kind ~= 'n', metadata == 'm', tonumber(till)
   if key.queued and cluster and tonumber(till) > now and call('EXISTS', key.queue) == 0 then moving() end
   if kind == 'h' then
     leave(key, string.match(key.entry or '', '^%d+:(.*)$') or '')

@@ -512,7 +512,7 @@ local function leave(key, owner)
   return true
 end
 
--- Drops queue entries whose owners fell silent; returns who is first in the queue.
+-- Drops queue entries whose owners fell silent; returns who is first in the queue, and whether any were dropped.
 local function head(key)
   if not key.queued then return nil end
   local silent = call('ZRANGEBYSCORE', key.queueExpirations, '-inf', now, 'LIMIT', 0, PRUNE)
@@ -523,7 +523,7 @@ local function head(key)
     leave(key, first)
     first = call('ZRANGE', key.queue, 0, 0)[1]
   end
-  return first
+  return first, #silent > 0
 end
 
 local function waiterOf(key, owner)
@@ -608,7 +608,7 @@ local function open(plain)
   end
   if not key.state or not known[3] then return key end
   local kind, metadata, till = string.match(key.state, '^(.)(.)(%d%d%d%d%d%d%d%d%d%d%d%d%d)')
-  key.queued, key.hasMetadata = kind ~= 'n', metadata == 'm'
+  key.queued, key.hasMetadata, key.till = kind ~= 'n', metadata == 'm', tonumber(till)
   if key.queued and cluster and tonumber(till) > now and call('EXISTS', key.queue) == 0 then moving() end
   if kind == 'h' then
     leave(key, string.match(key.entry or '', '^%d+:(.*)$') or '')
@@ -880,23 +880,34 @@ local function queueOf(plain, ttl)
   key = open(plain)
   queues[plain] = key
   if not key.queued then return key end
-  local was = call('ZRANGE', key.queue, 0, 0)[1]
-  key.first = head(key)
-  -- Who is next, as it is written down for the release, is another now.
-  key.stale = was ~= key.first
-  if call('PTTL', key.queue) < ttl * 1.5 then
+  -- If some were dropped, who is next may be another than is written down for the release.
+  key.first, key.stale = head(key)
+  if (key.till or 0) - now < ttl * 1.5 then
     for _, name in ipairs({ key.queue, key.queueExpirations, key.waiters }) do call('PEXPIRE', name, whole(ttl * 3)) end
+    key.till, key.stale = now + ttl * 3, true
   end
   return key
 end
 
 -- When the first in the queue could be granted the key, should nobody tell: a foreign holder never does.
 local function blockedMs(key, first)
-  local held, waiter = standing(key), waiterOf(key, first)
-  if not waiter or fits(held, waiter) then return 0 end
+  local held = standing(key)
+  -- With a successor written down, its waiter wants the key alone.
+  local alone = held and not key.stale and string.sub(key.state or '', 1, 1) == 's'
+  local waiter = not alone and waiterOf(key, first)
+  if not alone and (not waiter or fits(held, waiter)) then return 0 end
   if held.foreign then return false end
   if not held.total then return call('PTTL', key.plain) end
   return whole(math.max(call('ZRANGE', key.expirations, 0, 0, 'WITHSCORES')[2] - now, 0))
+end
+
+-- The release hands the key only to a successor that still waits, as far as is written down: so write down that it does.
+local function keepSuccessor(key, ttl)
+  if key.stale or string.sub(key.state or '', 1, 1) ~= 's' then return end
+  if tonumber(string.sub(key.state, 16, 28)) < now + ttl / 2 then
+    key.state = string.sub(key.state, 1, 15) .. string.format('%013.0f', now + ttl) .. string.sub(key.state, 29)
+    call('HSET', index, key.stateField, key.state)
+  end
 end
 
 -- One command for each entry, a few more for the first of a queue.
@@ -906,8 +917,9 @@ local function renewQueued(plain, owner, ttl)
     local prolonged = call('ZADD', key.queueExpirations, 'XX', 'GT', 'CH', whole(now + ttl), owner) == 1
     if prolonged or call('ZSCORE', key.queueExpirations, owner) then
       if owner ~= key.first then return { 1, whole(newest), whole(micros) } end
-      key.stale = true
-      return { 1, whole(newest), whole(micros), blockedMs(key, owner) }
+      local blocked = blockedMs(key, owner)
+      keepSuccessor(key, ttl)
+      return { 1, whole(newest), whole(micros), blocked }
     end
   end
   local held = standing(key)
