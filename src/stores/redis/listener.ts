@@ -29,7 +29,14 @@ export class Listener {
   constructor(adapter: Adapter, address: string, options: ListenerOptions) {
     this.#options = options
     const { on, inbox } = options
-    this.#ear = adapter.listen(address, { message: on.message, broken: this.#break, moved: on.moved })
+    const message = (channel: string, text: string): void => {
+      try {
+        on.message(channel, text)
+      } catch {
+        // Anybody may publish anything. Thrown out of the client's own event, it would end the process.
+      }
+    }
+    this.#ear = adapter.listen(address, { message, broken: this.#break, moved: on.moved })
     this.subscriber = inbox?.subscriber
     this.opened = inbox ? this.#openInbox(inbox.name) : Promise.resolve()
     if (!inbox) {

@@ -183,6 +183,17 @@ test('one subscription tells of every lease that was revoked or stolen, with its
   watch?.close()
 })
 
+test('a foreign holder that is cut off, and nonsense on a channel, harm nobody', async () => {
+  const store = open()
+  const heard: Lease[] = []
+  expect(await store.watchRevoked?.((lease) => heard.push(lease)).ready).toBe(true)
+  await server.command('SET', 'lock:f', 'somebody', 'PX', '60000')
+  for (const text of ['', 'nonsense', 'lock:x\0nonsense\0', '\0\0\0'])
+    await server.command('PUBLISH', 'leasehold:1:revoked', text)
+  await store.revoke?.('lock:f')
+  await expect.poll(() => heard).toEqual([{ key: 'lock:f', owner: 'somebody' }])
+})
+
 /** The list to which grants of the only listening store are pushed. */
 async function inbox(store: Store): Promise<string> {
   const held = claim('lock:find')

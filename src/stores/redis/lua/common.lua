@@ -91,7 +91,7 @@ local function addressOf(key, subscriber)
 end
 
 local function digits(token)
-  return string.sub('000000000000000' .. token, -16)
+  return string.sub('0000000000000000' .. token, -16)
 end
 
 local function send(key, waiter, token, ends)
