@@ -147,6 +147,7 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   readonly #slots: SlotMasters
   /** Addresses of nodes whose connection ended. */
   readonly #away = new Set<string>()
+  readonly #attended = new WeakMap<IoRedis, () => void>()
 
   /**
    * Doubt about the slots of a node when it is back after an interruption, and about those that have another master than
@@ -156,23 +157,30 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   constructor(client: IoRedisCluster) {
     super(client)
     this.#slots = new SlotMasters((slot) => client.slots[slot]?.[0])
-    const attended = new WeakMap<IoRedis, () => void>()
-    const attend = (node: IoRedis): void => {
-      let wasReady = node.status === 'ready'
-      const undo = this.on(node, 'ready', () => {
-        const address = addressOfNode(node)
-        if (wasReady || this.#away.delete(address)) this.doubtServer(address, this.#slots.servedBy(address))
-        wasReady = true
-      })
-      attended.set(node, undo)
-    }
-    for (const node of client.nodes('all')) attend(node)
-    this.on(client, '+node', attend)
+    for (const node of client.nodes('all')) this.#attend(node)
+    this.on(client, '+node', (node: IoRedis) => this.#attend(node))
     this.on(client, '-node', (node: IoRedis) => {
       this.#away.add(addressOfNode(node))
-      attended.get(node)?.()
+      this.#attended.get(node)?.()
+      this.#attended.delete(node)
     })
     this.on(client, 'refresh', () => this.compareMasters())
+  }
+
+  #attend(node: IoRedis): void {
+    if (this.#attended.has(node)) return
+    let wasReady = node.status === 'ready'
+    const undo = this.on(node, 'ready', () => {
+      const address = addressOfNode(node)
+      if (this.#away.delete(address) || wasReady) this.doubtServer(address, this.#slots.servedBy(address))
+      wasReady = true
+    })
+    this.#attended.set(node, undo)
+  }
+
+  protected override resumed(): void {
+    for (const node of this.client.nodes('all')) this.#attend(node)
+    this.compareMasters()
   }
 
   compareMasters(): void {

@@ -23,28 +23,31 @@ export abstract class Signals {
   /** Weak, because a store that nobody closed must not live for as long as the client does. */
   readonly #users = new Set<WeakRef<Told>>()
   readonly #paused = new Map<string, { again: boolean }>()
-  #undo: (() => void)[] = []
+  readonly #heard = new Set<{ emitter: Emitter; event: string; listener: (...args: never[]) => void }>()
+  #listening = true
 
+  /** While nobody uses it, there is no listener on the client. */
   add(user: Told): () => void {
     const ref = new WeakRef(user)
     this.#users.add(ref)
+    this.#listen(true)
     return () => {
       this.#users.delete(ref)
-      if (this.#live().length === 0) this.#end()
+      if (this.#live().length === 0) this.#listen(false)
     }
   }
 
-  /** Called when nobody uses the client any more. */
-  ended: () => void = () => {}
+  /** Listens again after a while in which nodes may have come and gone. */
+  protected resumed(): void {}
 
   on(emitter: Emitter, event: string, listener: (...args: never[]) => void): () => void {
-    emitter.on(event, listener)
-    const undo = (): void => {
+    const entry = { emitter, event, listener }
+    this.#heard.add(entry)
+    if (this.#listening) emitter.on(event, listener)
+    return () => {
+      this.#heard.delete(entry)
       emitter.off(event, listener)
-      this.#undo = this.#undo.filter((each) => each !== undo)
     }
-    this.#undo.push(undo)
-    return undo
   }
 
   /** Whenever it is ready again, nobody knows what happened meanwhile. */
@@ -94,14 +97,19 @@ export abstract class Signals {
     return live
   }
 
-  #end(): void {
-    for (const undo of [...this.#undo]) undo()
-    this.ended()
+  #listen(listening: boolean): void {
+    if (listening === this.#listening) return
+    this.#listening = listening
+    for (const { emitter, event, listener } of this.#heard) {
+      if (listening) emitter.on(event, listener)
+      else emitter.off(event, listener)
+    }
+    if (listening) this.resumed()
   }
 }
 
 /** What is left to be said of a client, besides its events. */
-export type Core = Signals & Omit<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'detach'>
+export type Core = Signals & Omit<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'rest' | 'attend' | 'detach'>
 
 const cores = new WeakMap<object, Core>()
 
@@ -111,7 +119,6 @@ export function shared(client: object, make: () => Core): Adapter {
   if (!core) {
     core = make()
     cores.set(client, core)
-    core.ended = () => void cores.delete(client)
   }
   return new SharedAdapter(core)
 }
@@ -121,7 +128,7 @@ class SharedAdapter implements Adapter {
   readonly #turns = new Set<() => void>()
   readonly #doubts = new Set<(affected?: Affected) => void>()
   readonly #shocks = new Set<() => void>()
-  readonly #remove: () => void
+  #remove: (() => void) | undefined
   readonly cluster: boolean
   readonly keyPrefix: string
 
@@ -129,7 +136,16 @@ class SharedAdapter implements Adapter {
     this.#core = core
     this.cluster = core.cluster
     this.keyPrefix = core.keyPrefix
-    this.#remove = core.add(this)
+    this.attend()
+  }
+
+  rest(): void {
+    this.#remove?.()
+    this.#remove = undefined
+  }
+
+  attend(): void {
+    this.#remove ??= this.#core.add(this)
   }
 
   get lastError(): unknown {
@@ -165,6 +181,7 @@ class SharedAdapter implements Adapter {
   }
 
   onTurn(listener: () => void): () => void {
+    this.attend()
     this.#turns.add(listener)
     return () => this.#turns.delete(listener)
   }
@@ -195,7 +212,7 @@ class SharedAdapter implements Adapter {
     this.#turns.clear()
     this.#doubts.clear()
     this.#shocks.clear()
-    this.#remove()
+    this.rest()
   }
 }
 

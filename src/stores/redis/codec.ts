@@ -18,6 +18,7 @@ import {
 } from '../../store.js'
 import { type Reply, maybeText, text } from '../../clients/redis/adapter.js'
 import { unavailable } from './errors.js'
+import { statesOf } from './takes.js'
 
 const HALF_A_DAY_MS = 43_200_000
 
@@ -145,12 +146,14 @@ function holderOf(row: Reply[], key: string, waiting: number): HolderView {
   return view
 }
 
-/** The four numbers of one take. */
+/** The five answers of one take. */
 export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Failure {
   const error = failureOf(replies[at])
   if (error) return { granted: 'unknown', error }
   const retryAfter = Number(replies[at + 2])
+  const limits = statesOf(replies[at + 4])
   return {
+    ...(limits ? { limits } : {}),
     allowed: Number(replies[at]) === 1,
     remaining: Number(replies[at + 1]),
     retryAfterMs: retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter / 1_000,

@@ -4,6 +4,7 @@
  * @module
  */
 import { LeaseholdError, StoreUnavailableError } from '../../errors.js'
+import { reasonOf } from '../../util/reason.js'
 
 /** What the first word of a Redis error means for a lock. */
 const meanings: Record<string, string> = {
@@ -26,7 +27,7 @@ const meanings: Record<string, string> = {
 
 export function unavailable(error: unknown): LeaseholdError {
   if (error instanceof LeaseholdError) return error
-  const message = error instanceof Error ? error.message || error.name : String(error)
+  const message = reasonOf(error)
   // A script that reads a key which a moving slot has taken away already, or not brought yet.
   const moving = message.includes('access a non local key') ? meanings.TRYAGAIN : undefined
   const meaning = moving ?? meanings[/^-?([A-Z]+)\b/.exec(message)?.[1] ?? '']

@@ -21,6 +21,7 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
+import { knownOptions } from '../../util/options.js'
 import type { Adapter, Reply } from '../../clients/redis/adapter.js'
 import {
   answerOf,
@@ -50,25 +51,25 @@ import { Wakeups } from './wakeups.js'
 
 export interface RedisStoreOptions {
   /** Stands before every key, so that several applications share one Redis. Default: nothing, `lock:<name>`. */
-  prefix?: string
+  prefix?: string | undefined
   /** A call that is not answered within this time counts as unknown. Default: `2s`. */
-  timeout?: Duration
+  timeout?: Duration | undefined
   /** Lists holders who are not ours as well, found by SCAN for at most 5 % of the time. Default: true. */
-  listForeign?: boolean
+  listForeign?: boolean | undefined
   /** Grants locks on a server that is evicting keys, and so may drop them without a word. Default: false. */
-  allowEviction?: boolean
+  allowEviction?: boolean | undefined
   /**
    * A grant counts only once so many replicas have it. If they do not acknowledge it in time, it is released, and the call
    * fails with `StoreUnavailableError`. Default: 0, replicas are not asked.
    */
-  replicas?: number
+  replicas?: number | undefined
   /** How long `replicas` may take to acknowledge a grant. Default: `100ms`. */
-  within?: Duration
+  within?: Duration | undefined
   /** Declares every key that a script may touch, for servers that insist on it. Not for a cluster. Default: false. */
-  declareKeys?: boolean
+  declareKeys?: boolean | undefined
 }
 
-const KNOWN = ['prefix', 'timeout', 'listForeign', 'allowEviction', 'replicas', 'within', 'declareKeys']
+const OPTIONS = ['prefix', 'timeout', 'listForeign', 'allowEviction', 'replicas', 'within', 'declareKeys']
 
 /** One key per claim and the index: a call touches at most 250 keys, and holds the server up for about a millisecond. */
 const MAX_BATCH = 249
@@ -222,6 +223,7 @@ class RedisStore implements Store {
   }
 
   onDoubt(listener: (affected?: (key: string) => boolean) => void): () => void {
+    this.#adapter.attend()
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
   }
@@ -241,7 +243,7 @@ class RedisStore implements Store {
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
     const ask = async (part: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> => {
       const reply = await this.#transport.run(this.#scripts.take, metersOf(part, this.#keys), termsOf(part))
-      return part.map((_, i) => takenOf(reply as Reply[], i * 4))
+      return part.map((_, i) => takenOf(reply as Reply[], i * 5))
     }
     if (requests.length === 0) return []
     return regrouped(requests, ({ key }) => this.partition(key), ask, undecided)
@@ -252,7 +254,14 @@ class RedisStore implements Store {
   }
 
   outage(): unknown {
-    return this.#adapter.ready() ? undefined : this.#adapter.trouble()
+    const { lastError } = this.#adapter
+    if (this.#adapter.ready()) return undefined
+    // A client that connects for the first time is not an outage.
+    return lastError ?? (this.#adapter.closed() ? this.#adapter.trouble() : undefined)
+  }
+
+  idle(): void {
+    this.#adapter.rest()
   }
 
   close(): Promise<void> {
@@ -455,10 +464,17 @@ class RedisStore implements Store {
 }
 
 /** The options, with their defaults. */
-function checked(
-  options: RedisStoreOptions,
-  { cluster }: Adapter,
-): Required<Omit<RedisStoreOptions, 'timeout' | 'within'>> & { timeoutMs: number; withinMs: number } {
+interface Checked {
+  prefix: string
+  listForeign: boolean
+  allowEviction: boolean
+  replicas: number
+  declareKeys: boolean
+  timeoutMs: number
+  withinMs: number
+}
+
+function checked(options: RedisStoreOptions, { cluster }: Adapter): Checked {
   const {
     prefix = '',
     timeout = '2s',
@@ -467,10 +483,7 @@ function checked(
     replicas = 0,
     within = '100ms',
     declareKeys = false,
-  } = options
-  for (const name of Object.keys(options)) {
-    if (!KNOWN.includes(name)) throw new InvalidOptionError(name, undefined, `one of ${KNOWN.join(', ')}`)
-  }
+  } = knownOptions(options, OPTIONS)
   if (typeof prefix !== 'string' || prefix.includes('\0'))
     throw new InvalidOptionError('prefix', prefix, 'a text without NUL')
   if (!Number.isInteger(replicas) || replicas < 0)

@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
 import { createLocks, StoreUnavailableError } from '../../../src/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
-import { adapterOf } from '../../../src/stores/redis/index.js'
+import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
 import { composeScripts, embedded } from '../../../src/stores/redis/scripts.js'
 import { createRedisStore } from '../../../src/stores/redis/store.js'
 import { ioredis } from './places.js'
@@ -35,7 +35,7 @@ function claim(key: string, over: Partial<Claim> = {}): Claim {
 
 async function held(): Promise<string[]> {
   const keys = (await server.command('KEYS', '*')) as string[]
-  return keys.filter((key) => /^(lock|semaphore|election|once):/.test(key)).sort()
+  return keys.filter((key) => /^(lock|semaphore|election|run-once):/.test(key)).sort()
 }
 
 test('a batch of several kinds releases each of them, whatever the number of each kind', async () => {
@@ -43,7 +43,7 @@ test('a batch of several kinds releases each of them, whatever the number of eac
   for (const keys of [
     ['lock:a', 'semaphore:s'],
     ['lock:a', 'semaphore:s', 'lock:b'],
-    ['election:e', 'lock:a', 'once:o', 'semaphore:s', 'semaphore:t'],
+    ['election:e', 'lock:a', 'run-once:o', 'semaphore:s', 'semaphore:t'],
   ]) {
     const claims = keys.map((key) =>
       key.startsWith('semaphore') ? claim(key, { weight: 1, capacity: 3 }) : claim(key),
@@ -52,7 +52,7 @@ test('a batch of several kinds releases each of them, whatever the number of eac
     expect(await held()).toEqual([...keys].sort())
     const renewed = await store.renew(claims.map(({ key, owner }) => ({ key, owner, ttlMs: 30_000 })))
     expect(renewed.map(({ outcome }) => outcome)).toEqual(keys.map(() => 'ours'))
-    const stranger = { key: 'once:never', owner: 'nobody' }
+    const stranger = { key: 'run-once:never', owner: 'nobody' }
     const released = await store.release([stranger, ...claims.map(({ key, owner }) => ({ key, owner }))])
     expect(released.map(({ outcome }) => outcome)).toEqual(['gone', ...keys.map(() => 'released')])
     expect(await held()).toEqual([])

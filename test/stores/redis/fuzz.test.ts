@@ -6,7 +6,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
 import { ALL, type Answer, type Claim, type Lease, type Renewal, type Renewed, type Store } from '../../../src/store.js'
-import { adapterOf } from '../../../src/stores/redis/index.js'
+import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
 import { embedded, type Sources } from '../../../src/stores/redis/scripts.js'
 import { createRedisStore } from '../../../src/stores/redis/store.js'
 import { ioredis } from './places.js'
@@ -17,7 +17,7 @@ const STEPS = 150
 /** Of the injected time, and so long that what passes of the real time meanwhile is nothing beside it. */
 const UNIT_MS = 1_000_000
 
-const KEYS = ['lock:a', 'lock:{b}', 'lock:c', 'semaphore:s', 'semaphore:t', 'once:o']
+const KEYS = ['lock:a', 'lock:{b}', 'lock:c', 'semaphore:s', 'semaphore:t', 'run-once:o']
 const OWNERS = ['o1', 'o2', 'o3', 'o4', 'o5', 'o6']
 
 /** The scripts, with a clock that is set by the test. */

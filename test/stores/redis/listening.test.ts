@@ -107,12 +107,12 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await store.now?.()
     await server.freeze()
     cleanups.push(() => server.thaw())
-    const asked = [store.acquire([claim('lock:fresh')]), known.acquire([claim('once:fresh')])]
+    const asked = [store.acquire([claim('lock:fresh')]), known.acquire([claim('run-once:fresh')])]
     const settled = Promise.allSettled(asked)
     await new Promise((resolve) => setTimeout(resolve, 700))
     await server.thaw()
     expect((await settled).map(({ status }) => status)).toEqual(['rejected', 'rejected'])
-    expect(await server.command('EXISTS', 'lock:fresh', 'once:fresh')).toBe(0)
+    expect(await server.command('EXISTS', 'lock:fresh', 'run-once:fresh')).toBe(0)
   })
 })
 

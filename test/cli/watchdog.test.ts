@@ -1,0 +1,132 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import type { Readable, Writable } from 'node:stream'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describe, expect, test } from 'vitest'
+import { program } from '../../scripts/support/programs.js'
+import { type WatchdogReport, type WatchdogOrder, deadlineIn, onLines } from '../../src/cli/watchdog-protocol.js'
+import { TAGS } from '../../src/cli/processes.js'
+import { Place, watchdogsOf, isAlive, until } from './harness.js'
+
+const place = new Place()
+
+/** Goes on whatever is sent to it, and notes the time of each step. */
+const STUBBORN = `trap "" TERM INT HUP; echo $$ >$PLACE/$LEASEHOLD_NAME.pid; i=0; while [ $((i+=1)) -lt 4000 ]; do date +%s%N >>$PLACE/$LEASEHOLD_NAME.log; sleep 0.005; done`
+/** The same, but in the background of a shell that has itself ended when somebody looks: an orphan in the group. */
+const WITH_ORPHAN = `sh -c '${STUBBORN.replaceAll("'", `'\\''`)}' & sleep 0.2; cat`
+
+describe.each([
+  ['kill -9 of leasehold run', 'SIGKILL', STUBBORN],
+  ['kill -9 of leasehold run whose command has children that go on', 'SIGKILL', WITH_ORPHAN],
+  ['a leasehold run that is frozen', 'SIGSTOP', STUBBORN],
+] as const)('%s', (what, signal, script) => {
+  test('its command is dead before the command of the next holder starts', async () => {
+    const name = what.replaceAll(' ', '-')
+    const first = place.leasehold('run', name, '--ttl', '3s', '--', 'sh', '-c', script)
+    const worker = Number(await place.appears(`${name}.pid`))
+    const next = place.leasehold('run', name, '--wait', '20s', '--', 'date', '+%s%N')
+    await until('work is being done', () => place.read(`${name}.log`).split('\n').length > 5)
+    first.signal(signal)
+    const { code, stdout } = await next.ended
+    expect(code).toBe(0)
+    expect(isAlive(worker)).toBe(false)
+    const lastStep = place.read(`${name}.log`).trim().split('\n').at(-1) as string
+    expect(Number(BigInt(stdout.trim()) - BigInt(lastStep)) / 1e6).toBeGreaterThan(0)
+    if (signal === 'SIGSTOP') {
+      first.signal('SIGCONT')
+      expect((await first.ended).code).toBe(70)
+    }
+  })
+})
+
+describe('the watchdog', () => {
+  test('has gone when leasehold run has ended', async () => {
+    const run = place.leasehold('run', 'going', '--', 'sh', '-c', 'echo ready; cat')
+    await run.says('ready')
+    const [watchdog] = watchdogsOf(run.pid) as [number]
+    run.closeStdin()
+    expect((await run.ended).code).toBe(0)
+    expect(isAlive(watchdog)).toBe(false)
+  })
+
+  test('gives the command time to tidy up when leasehold run was killed', async () => {
+    const script = 'trap "echo tidy >$PLACE/tidy; exit" TERM; echo ready; sleep 30 & wait'
+    const run = place.leasehold('run', 'tidy', '--', 'sh', '-c', script)
+    await run.says('ready')
+    run.signal('SIGKILL')
+    expect(await place.appears('tidy')).toBe('tidy')
+    await until('the watchdog says so', () => run.stderr.includes('"leasehold run" died; stopping its command'))
+  })
+
+  test('is replaced when it dies, and the next one protects as well', async () => {
+    const run = place.leasehold('run', 'replaced', '--kill-after', '500ms', '--', 'sh', '-c', STUBBORN)
+    const worker = Number(await place.appears('replaced.pid'))
+    const [watchdog] = watchdogsOf(run.pid) as [number]
+    process.kill(watchdog, 'SIGKILL')
+    await until('there is another watchdog', () => watchdogsOf(run.pid).some((one) => one !== watchdog))
+    expect(isAlive(worker)).toBe(true)
+    run.signal('SIGKILL')
+    await until('the command is dead', () => !isAlive(worker))
+  })
+
+  test('is replaced when it does not answer any more', async () => {
+    const run = place.leasehold('run', 'mute', '--ttl', '3s', '--', 'sh', '-c', 'echo ready; cat')
+    await run.says('ready')
+    const [watchdog] = watchdogsOf(run.pid) as [number]
+    process.kill(watchdog, 'SIGSTOP')
+    await until('there is another watchdog', () => watchdogsOf(run.pid).some((one) => one !== watchdog))
+    expect(isAlive(watchdog)).toBe(false)
+    run.closeStdin()
+    expect((await run.ended).code).toBe(0)
+  })
+
+  // It looks at the clock every 200 ms: whatever it does meanwhile, it must not take that for having nothing to do.
+  test.each([0, 120, 180])(
+    'finds by its tag a command whose start nobody could tell it any more, and whatever it started (%i ms on)',
+    async (phase) => {
+      const tag = `tag-of-an-untold-command-${phase}`
+      const script = `sleep 60 & echo $! >$PLACE/heir-${phase}; env -i setsid sleep 60 & echo $! >$PLACE/stranger-${phase}; wait`
+      const env = { PLACE: place.folder, PATH: process.env.PATH, [TAGS]: `other ${tag}` }
+      const command = spawn('sh', ['-c', script], { env, stdio: 'ignore' })
+      const pids = [await place.appears(`heir-${phase}`), await place.appears(`stranger-${phase}`)].map(Number)
+      const watchdog = startWatchdog(tag)
+      watchdog.tell({ order: 'arm', deadline: deadlineIn(() => 60_000), sequence: 1 })
+      await watchdog.armed
+      await sleep(phase)
+      watchdog.leave()
+      expect(await watchdog.ended).toEqual([0, null])
+      await until('all of it is dead', () => ![command.pid as number, ...pids].some(isAlive))
+    },
+  )
+
+  test('that comes late reads all deadlines before it acts on one of them', async () => {
+    const tag = 'tag-of-a-command-whose-watchdog-came-late'
+    const env = { PATH: process.env.PATH, [TAGS]: tag }
+    const command = spawn('sleep', ['60'], { env, stdio: 'ignore' })
+    const watchdog = startWatchdog(tag)
+    watchdog.tell({ order: 'arm', deadline: deadlineIn(() => -1_000), sequence: 1 })
+    watchdog.tell({ order: 'arm', deadline: deadlineIn(() => 60_000), sequence: 2 })
+    await watchdog.armed
+    watchdog.tell({ order: 'done' })
+    await watchdog.ended
+    expect(isAlive(command.pid as number)).toBe(true)
+    command.kill('SIGKILL')
+  })
+
+  test('goes without a word when leasehold run ended before it got the lock', async () => {
+    const watchdog = startWatchdog('nothing')
+    watchdog.leave()
+    expect(await watchdog.ended).toEqual([0, null])
+  })
+})
+
+/** A watchdog of our own, without a `leasehold run`. */
+function startWatchdog(tag: string) {
+  const args = [program(new URL('../../src/cli/watchdog.ts', import.meta.url)), '0', tag]
+  const child = spawn(process.execPath, args, { stdio: ['pipe', 'pipe', 'inherit', 'ignore'], detached: true })
+  const armed = new Promise<void>((resolve) => {
+    onLines<WatchdogReport>(child.stdout as Readable, ({ report }) => report === 'armed' && resolve())
+  })
+  const tell = (order: WatchdogOrder): void => void (child.stdin as Writable).write(`${JSON.stringify(order)}\n`)
+  return { armed, tell, leave: () => (child.stdin as Writable).end(), ended: once(child, 'exit') }
+}
