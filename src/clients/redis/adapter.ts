@@ -25,19 +25,26 @@ export interface Adapter {
   wake(): void
   /** Called whenever the client may have become ready, or closed, or told of an error. */
   onTurn(listener: () => void): () => void
-  /** Called when what the server knew may be lost: after a reconnect, or when another server took over. */
-  onDoubt(listener: () => void): () => void
+  /**
+   * Called when what a server knew may be lost: after a reconnect, or when another server took over. `affected`: which
+   * slots that concerns; absent: all of them.
+   */
+  onDoubt(listener: (affected?: (slot: number) => boolean) => void): () => void
   /** Called when a connection broke and nothing will tell when it is mended. */
   onShock(listener: () => void): () => void
 
   /** EVALSHA. All keys lie in one slot. */
   evalsha(sha: string, keys: string[], args: string[]): Promise<Reply>
   eval(source: string, keys: string[], args: string[]): Promise<Reply>
+  /** On a cluster: looks who serves which slot now, and tells `onDoubt` of slots that changed hands. */
+  compareMasters(): void
   /** Every server that holds keys, to be asked what concerns no key in particular. */
   masters(): Promise<Server[]>
 
   /** Which server to listen to for the events of a slot; the same for all slots unless on a cluster. Undefined: none now. */
   addressOf(slot: number): string | undefined
+  /** A connection of its own to that server, for commands whose effect depends on the connection. Undefined: there is no way. */
+  readonly dedicate?: ((address: string) => Dedicated) | undefined
   /** A connection of its own for listening. It is used until it breaks, and never mended. */
   listen(address: string, on: EarEvents): Ear
 
@@ -49,7 +56,15 @@ export interface Adapter {
 }
 
 export interface Server {
+  /** As `addressOf` names it. */
+  readonly address: string
   send(...args: string[]): Promise<Reply>
+}
+
+/** Used until it breaks: then `send` rejects, and `broken` is true. */
+export interface Dedicated extends Pick<Server, 'send'> {
+  readonly broken: boolean
+  close(): void
 }
 
 export interface EarEvents {
@@ -67,28 +82,31 @@ export interface Ear {
    * shard only.
    */
   subscribe(channels: string[], sharded: boolean): Promise<void>
+  /** Settles when the server answered, so that a connection that only seems to be open is noticed. */
+  ping(): Promise<unknown>
   /** The same ones together. */
   unsubscribe(channels: string[], sharded: boolean): void
   /** Whether it can wait for mail, and hear channels meanwhile. */
   takesMail(): Promise<boolean>
   /**
-   * Takes out what lies in this list, or waits for it: then nothing else is done on this connection. `lettersOf` reads the
-   * reply.
+   * Takes out what lies in this list, or waits for it for this long: then nothing else is done on this connection.
+   * `lettersOf` reads the reply.
    */
-  mail(box: string): Promise<Reply>
+  mail(box: string, waitMs: number): Promise<Reply>
   close(): void
 }
 
 /** At most so many letters at once. */
 const LETTERS = '100'
 
-export function takeMail(box: string): [command: string, ...args: string[]] {
-  return ['BLMPOP', '0', '1', box, 'LEFT', 'COUNT', LETTERS]
+export function takeMail(box: string, waitMs: number): [command: string, ...args: string[]] {
+  return ['BLMPOP', String(waitMs / 1_000), '1', box, 'LEFT', 'COUNT', LETTERS]
 }
 
-/** What `takeMail` was answered. */
+/** What `takeMail` was answered; nothing, if the wait ended without a letter (its time passed, or CLIENT UNBLOCK). */
 export function lettersOf(reply: Reply): Reply[] {
-  return (reply as [Reply, Reply[]])[1]
+  const letters: unknown = Array.isArray(reply) ? reply[1] : undefined
+  return Array.isArray(letters) ? letters : []
 }
 
 /** By what HELLO says: RESP3, in which a connection that listens may wait as well, and a server that has BLMPOP. */

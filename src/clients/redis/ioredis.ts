@@ -3,8 +3,17 @@
  *
  * @module
  */
-import { type Adapter, type Ear, type EarEvents, type Reply, type Server, canTakeMail, takeMail } from './adapter.js'
-import { Signals } from './signals.js'
+import {
+  type Adapter,
+  type Dedicated,
+  type Ear,
+  type EarEvents,
+  type Reply,
+  type Server,
+  canTakeMail,
+  takeMail,
+} from './adapter.js'
+import { type Core, shared, Signals, SlotMasters } from './signals.js'
 
 /** The part of an ioredis `Redis` that is used. */
 export interface IoRedis {
@@ -13,6 +22,7 @@ export interface IoRedis {
   evalsha(...args: (string | number)[]): Promise<unknown>
   eval(...args: (string | number)[]): Promise<unknown>
   call(command: string, ...args: string[]): Promise<unknown>
+  ping(): Promise<unknown>
   connect(): Promise<void>
   disconnect(): void
   duplicate(override?: object): IoRedis
@@ -39,14 +49,16 @@ export function isIoRedis(client: object): client is IoRedis | IoRedisCluster {
 }
 
 export function ioredisAdapter(client: IoRedis | IoRedisCluster): Adapter {
-  return 'isCluster' in client && client.isCluster
-    ? new ClusterAdapter(client as IoRedisCluster)
-    : new SingleAdapter(client as IoRedis)
+  return shared(client, () =>
+    'isCluster' in client && client.isCluster
+      ? new ClusterAdapter(client as IoRedisCluster)
+      : new SingleAdapter(client as IoRedis),
+  )
 }
 
 const ignore = (): void => {}
 
-abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signals implements Adapter {
+abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signals implements Core {
   abstract readonly cluster: boolean
   readonly keyPrefix: string
   protected readonly client: C
@@ -68,6 +80,7 @@ abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signal
   }
 
   abstract masters(): Promise<Server[]>
+  abstract compareMasters(): void
   abstract addressOf(slot: number): string | undefined
   abstract listen(address: string, on: EarEvents): Ear
 
@@ -111,8 +124,10 @@ class SingleAdapter extends IoRedisAdapter<IoRedis> {
   }
 
   async masters(): Promise<Server[]> {
-    return [{ send: (command, ...args) => this.client.call(command as string, ...args) }]
+    return [{ address: '', send: (command, ...args) => this.client.call(command as string, ...args) }]
   }
+
+  compareMasters(): void {}
 
   addressOf(): string {
     return ''
@@ -121,44 +136,61 @@ class SingleAdapter extends IoRedisAdapter<IoRedis> {
   listen(_address: string, on: EarEvents): Ear {
     return new IoRedisEar(this.client, {}, on)
   }
+
+  dedicate(): Dedicated {
+    return new IoRedisDedicated(this.client, {})
+  }
 }
 
 class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   readonly cluster = true
-  #masters: string
+  readonly #slots: SlotMasters
+  /** Addresses of nodes whose connection ended. */
+  readonly #away = new Set<string>()
+  readonly #attended = new WeakMap<IoRedis, () => void>()
 
   /**
-   * Doubt when a node comes back, and when a slot has another master than before: a replica that took over may have
-   * missed the last writes.
+   * Doubt about the slots of a node when it is back after an interruption, and about those that have another master than
+   * before: a replica that took over may have missed the last writes. Not when a connection ends: ioredis then tries
+   * again many times a second, and there is nobody to ask.
    */
   constructor(client: IoRedisCluster) {
     super(client)
-    const attend = (node: IoRedis): void => this.doubtWhenReadyAgain(node, node.status === 'ready')
-    for (const node of client.nodes('all')) attend(node)
-    this.on(client, '+node', attend)
-    this.on(client, '-node', () => this.doubt())
-    this.#masters = this.#mastersNow()
-    this.on(client, 'refresh', () => {
-      const before = this.#masters
-      this.#masters = this.#mastersNow()
-      if (before !== '' && before !== this.#masters) this.doubt()
+    this.#slots = new SlotMasters((slot) => client.slots[slot]?.[0])
+    for (const node of client.nodes('all')) this.#attend(node)
+    this.on(client, '+node', (node: IoRedis) => this.#attend(node))
+    this.on(client, '-node', (node: IoRedis) => {
+      this.#away.add(addressOfNode(node))
+      this.#attended.get(node)?.()
+      this.#attended.delete(node)
     })
+    this.on(client, 'refresh', () => this.compareMasters())
   }
 
-  /** A fingerprint of who serves what: runs of slots with one master. */
-  #mastersNow(): string {
-    let text = ''
-    let last: string | undefined
-    for (const [slot, nodes] of this.client.slots.entries()) {
-      if (nodes?.[0] === last) continue
-      last = nodes?.[0]
-      text += `${slot}=${last} `
-    }
-    return text
+  #attend(node: IoRedis): void {
+    if (this.#attended.has(node)) return
+    let wasReady = node.status === 'ready'
+    const undo = this.on(node, 'ready', () => {
+      const address = addressOfNode(node)
+      if (this.#away.delete(address) || wasReady) this.doubtServer(address, this.#slots.servedBy(address))
+      wasReady = true
+    })
+    this.#attended.set(node, undo)
+  }
+
+  protected override resumed(): void {
+    for (const node of this.client.nodes('all')) this.#attend(node)
+    this.compareMasters()
+  }
+
+  compareMasters(): void {
+    const changed = this.#slots.changed()
+    if (changed.size > 0) this.doubt((slot) => changed.has(slot))
   }
 
   async masters(): Promise<Server[]> {
     return this.client.nodes('master').map((node) => ({
+      address: addressOfNode(node),
       send: (command, ...args) => node.call(command as string, ...args),
     }))
   }
@@ -168,13 +200,71 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   }
 
   listen(address: string, on: EarEvents): Ear {
+    const { node, host, port } = this.#node(address)
+    return new IoRedisEar(node, { host, port }, on)
+  }
+
+  dedicate(address: string): Dedicated {
+    const { node, host, port } = this.#node(address)
+    return new IoRedisDedicated(node, { host, port })
+  }
+
+  /** A client with the settings for this address. */
+  #node(address: string): { node: IoRedis; host: string; port: number } {
     const nodes = this.client.nodes('all')
     const at = address.lastIndexOf(':')
     const [host, port] = [address.slice(0, at), Number(address.slice(at + 1))]
     const known =
       nodes.find(({ options }) => String(options.host) === host && Number(options.port) === port) ?? nodes[0]
     if (!known) throw new Error('no node of the cluster is known')
-    return new IoRedisEar(known, { host, port }, on)
+    return { node: known, host, port }
+  }
+}
+
+function addressOfNode({ options }: IoRedis): string {
+  return `${String(options.host)}:${String(options.port)}`
+}
+
+/** For a connection that is thrown away when it breaks: whoever uses it has to be told that something may have been missed. */
+const DISPOSABLE = {
+  // Keys and channels are named in full.
+  keyPrefix: '',
+  lazyConnect: true,
+  readOnly: false,
+  retryStrategy: null,
+  reconnectOnError: null,
+  autoResubscribe: false,
+  enableOfflineQueue: true,
+  enableReadyCheck: false,
+  maxRetriesPerRequest: null,
+  monitor: false,
+  // It waits for as long as it takes.
+  commandTimeout: undefined,
+  blockingTimeout: undefined,
+  socketTimeout: undefined,
+}
+
+class IoRedisDedicated implements Dedicated {
+  readonly #connection: IoRedis
+  broken = false
+
+  constructor(like: IoRedis, override: object) {
+    const connection = like.duplicate({ ...DISPOSABLE, ...override })
+    this.#connection = connection
+    const broken = (): void => this.close()
+    for (const event of ['error', 'close', 'end']) connection.on(event, broken)
+    connection.on('connect', () => connection.stream?.unref?.())
+    connection.connect().catch(broken)
+  }
+
+  send(...[command, ...args]: string[]): Promise<Reply> {
+    return this.#connection.call(command as string, ...args)
+  }
+
+  close(): void {
+    if (this.broken) return
+    this.broken = true
+    this.#connection.disconnect()
   }
 }
 
@@ -183,25 +273,7 @@ class IoRedisEar implements Ear {
   #open = true
 
   constructor(like: IoRedis, override: object, on: EarEvents) {
-    const connection = like.duplicate({
-      // Channels are named in full, and their names are not keys to the client.
-      keyPrefix: '',
-      lazyConnect: true,
-      readOnly: false,
-      // It is thrown away when it breaks: whoever listens has to be told that something may have been missed.
-      retryStrategy: null,
-      reconnectOnError: null,
-      autoResubscribe: false,
-      enableOfflineQueue: true,
-      enableReadyCheck: false,
-      maxRetriesPerRequest: null,
-      monitor: false,
-      // It waits for as long as it takes.
-      commandTimeout: undefined,
-      blockingTimeout: undefined,
-      socketTimeout: undefined,
-      ...override,
-    })
+    const connection = like.duplicate({ ...DISPOSABLE, ...override })
     this.#connection = connection
     const broken = (error: unknown): void => {
       if (!this.#open) return
@@ -228,12 +300,16 @@ class IoRedisEar implements Ear {
     done?.catch(ignore)
   }
 
+  ping(): Promise<unknown> {
+    return this.#connection.ping()
+  }
+
   takesMail(): Promise<boolean> {
     return this.#connection.call('HELLO').then(canTakeMail)
   }
 
-  mail(box: string): Promise<Reply> {
-    return this.#connection.call(...takeMail(box))
+  mail(box: string, waitMs: number): Promise<Reply> {
+    return this.#connection.call(...takeMail(box, waitMs))
   }
 
   close(): void {

@@ -3,7 +3,7 @@
  *
  * @module
  */
-import { type Ear, type EarEvents, type Reply, canTakeMail, takeMail } from './adapter.js'
+import { type Dedicated, type Ear, type EarEvents, type Reply, canTakeMail, takeMail } from './adapter.js'
 import type { Listener, NodeRedis, NodeRedisSentinel } from './node-redis.js'
 
 const ignore = (): void => {}
@@ -68,16 +68,56 @@ export class NodeRedisEar implements Ear {
     leave(this.#leaving, channels, sharded ? connection.sUnsubscribe(channels) : connection.unsubscribe(channels))
   }
 
+  async ping(): Promise<unknown> {
+    return (await this.#connected).ping()
+  }
+
   async takesMail(): Promise<boolean> {
     return canTakeMail(await (await this.#connected).sendCommand(['HELLO']))
   }
 
-  async mail(box: string): Promise<Reply> {
-    return (await this.#connected).sendCommand(takeMail(box))
+  async mail(box: string, waitMs: number): Promise<Reply> {
+    return (await this.#connected).sendCommand(takeMail(box, waitMs))
   }
 
   close(): void {
     this.#open = false
+    try {
+      this.#connection?.destroy()
+    } catch {
+      // It says so when it was closed already.
+    }
+  }
+}
+
+export class NodeRedisDedicated implements Dedicated {
+  readonly #connected: Promise<NodeRedis>
+  #connection: NodeRedis | undefined
+  broken = false
+
+  constructor(like: Promise<NodeRedis>) {
+    this.#connected = this.#connect(like)
+    this.#connected.catch(() => this.close())
+  }
+
+  async #connect(like: Promise<NodeRedis>): Promise<NodeRedis> {
+    const connection = (await like).duplicate()
+    this.#connection = connection
+    // It is thrown away when it breaks: what was sent on it counts for nothing then.
+    for (const event of ['error', 'reconnecting', 'end']) connection.on(event, () => this.close())
+    await connection.connect()
+    if (this.broken) throw new Error('closed')
+    connection.unref?.()
+    return connection
+  }
+
+  async send(...args: string[]): Promise<Reply> {
+    return (await this.#connected).sendCommand(args)
+  }
+
+  close(): void {
+    if (this.broken) return
+    this.broken = true
     try {
       this.#connection?.destroy()
     } catch {
@@ -126,7 +166,9 @@ export class SentinelEar implements Ear {
     if (this.#client.isOpen) leave(this.#leaving, channels, this.#client.unsubscribe(channels, this.#heard))
   }
 
-  /** The connection is the sentinel client's own. */
+  /** The listening connection is the sentinel client's own, and out of reach. */
+  async ping(): Promise<void> {}
+
   async takesMail(): Promise<boolean> {
     return false
   }

@@ -3,9 +3,9 @@
  *
  * @module
  */
-import type { Adapter, Ear, EarEvents, Reply, Server } from './adapter.js'
-import { NodeRedisEar, SentinelEar } from './node-redis-ears.js'
-import { Signals } from './signals.js'
+import type { Adapter, Dedicated, Ear, EarEvents, Reply, Server } from './adapter.js'
+import { NodeRedisDedicated, NodeRedisEar, SentinelEar } from './node-redis-ears.js'
+import { type Core, shared, Signals, SlotMasters } from './signals.js'
 
 export type Listener = (message: string, channel: string) => void
 
@@ -28,6 +28,7 @@ export interface NodeRedis extends Common, Subscribing {
   sendCommand(args: string[]): Promise<unknown>
   duplicate(override?: object): NodeRedis
   connect(): Promise<unknown>
+  ping(): Promise<unknown>
   destroy(): void
   sSubscribe(channels: string[], listener: Listener): Promise<unknown>
   sUnsubscribe(channels: string[], listener?: Listener): Promise<unknown>
@@ -41,6 +42,7 @@ interface ClusterNode {
 /** The part of a node-redis cluster that is used. */
 export interface NodeRedisCluster extends Common {
   masters: ClusterNode[]
+  replicas?: ClusterNode[]
   slots: { master: ClusterNode }[]
   nodeClient(node: never): Promise<unknown>
   sendCommand(firstKey: string | undefined, isReadonly: boolean | undefined, args: string[]): Promise<unknown>
@@ -59,12 +61,14 @@ export function isNodeRedis(client: object): client is NodeRedis | NodeRedisClus
 }
 
 export function nodeRedisAdapter(client: NodeRedis | NodeRedisCluster | NodeRedisSentinel): Adapter {
-  if ('nodeClient' in client) return new ClusterAdapter(client)
-  if ('getMasterNode' in client) return new SentinelAdapter(client)
-  return new SingleAdapter(client)
+  return shared(client, () => {
+    if ('nodeClient' in client) return new ClusterAdapter(client)
+    if ('getMasterNode' in client) return new SentinelAdapter(client)
+    return new SingleAdapter(client)
+  })
 }
 
-abstract class NodeRedisAdapter<C extends Common> extends Signals implements Adapter {
+abstract class NodeRedisAdapter<C extends Common> extends Signals implements Core {
   abstract readonly cluster: boolean
   readonly keyPrefix: string
   protected readonly client: C
@@ -87,6 +91,7 @@ abstract class NodeRedisAdapter<C extends Common> extends Signals implements Ada
 
   protected abstract send(key: string | undefined, args: string[]): Promise<Reply>
   abstract masters(): Promise<Server[]>
+  abstract compareMasters(): void
   abstract addressOf(slot: number): string | undefined
   abstract listen(address: string, on: EarEvents): Ear
 
@@ -127,8 +132,10 @@ class SingleAdapter extends NodeRedisAdapter<NodeRedis> {
   }
 
   async masters(): Promise<Server[]> {
-    return [{ send: (...args) => this.client.sendCommand(args) }]
+    return [{ address: '', send: (...args) => this.client.sendCommand(args) }]
   }
+
+  compareMasters(): void {}
 
   addressOf(): string {
     return ''
@@ -137,16 +144,29 @@ class SingleAdapter extends NodeRedisAdapter<NodeRedis> {
   listen(_address: string, on: EarEvents): Ear {
     return new NodeRedisEar(Promise.resolve(this.client), on)
   }
+
+  dedicate(): Dedicated {
+    return new NodeRedisDedicated(Promise.resolve(this.client))
+  }
 }
 
 class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
   readonly cluster = true
+  readonly #slots: SlotMasters
 
   /** A node that is ready anew may have been away, or have taken over from another. */
   constructor(client: NodeRedisCluster) {
     super(client)
-    this.on(client, 'node-ready', () => this.doubt())
-    this.on(client, 'node-disconnect', () => this.doubt())
+    this.#slots = new SlotMasters((slot) => client.slots[slot]?.master.address)
+    this.on(client, 'node-ready', ({ host, port }: { host?: string; port?: number } = {}) => {
+      this.compareMasters()
+      const address = `${host}:${port}`
+      const named = (nodes: ClusterNode[] = []): boolean => nodes.some((node) => node.address === address)
+      if (named(client.masters)) this.doubtServer(address, this.#slots.servedBy(address))
+      // With a `nodeAddressMap` the client connects to other addresses than the cluster names.
+      else if (!named(client.replicas)) this.doubtServer(address, () => true)
+    })
+    this.on(client, 'node-disconnect', () => this.compareMasters())
     this.on(client, 'node-error', (error: unknown) => {
       this.lastError = error
     })
@@ -156,9 +176,16 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
     return this.client.sendCommand(key, false, args)
   }
 
+  compareMasters(): void {
+    const changed = this.#slots.changed()
+    if (changed.size > 0) this.doubt((slot) => changed.has(slot))
+  }
+
   async masters(): Promise<Server[]> {
-    const nodes = await Promise.all(this.client.masters.map((node) => this.client.nodeClient(node as never)))
-    return (nodes as NodeRedis[]).map((node) => ({ send: (...args) => node.sendCommand(args) }))
+    return this.client.masters.map((node) => ({
+      address: node.address,
+      send: async (...args) => ((await this.client.nodeClient(node as never)) as NodeRedis).sendCommand(args),
+    }))
   }
 
   addressOf(slot: number): string | undefined {
@@ -166,9 +193,17 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
   }
 
   listen(address: string, on: EarEvents): Ear {
+    return new NodeRedisEar(this.#client(address), on)
+  }
+
+  dedicate(address: string): Dedicated {
+    return new NodeRedisDedicated(this.#client(address))
+  }
+
+  #client(address: string): Promise<NodeRedis> {
     const node = this.client.masters.find((master) => master.address === address)
     if (!node) throw new Error(`${address} is not a master of the cluster`)
-    return new NodeRedisEar(this.client.nodeClient(node as never) as Promise<NodeRedis>, on)
+    return this.client.nodeClient(node as never) as Promise<NodeRedis>
   }
 }
 
@@ -190,8 +225,10 @@ class SentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
   }
 
   async masters(): Promise<Server[]> {
-    return [{ send: (...args) => this.client.sendCommand(false, args) }]
+    return [{ address: '', send: (...args) => this.client.sendCommand(false, args) }]
   }
+
+  compareMasters(): void {}
 
   addressOf(): string {
     return ''

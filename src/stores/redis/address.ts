@@ -21,7 +21,7 @@ export interface Address {
 
 const TAKES =
   'redis://[user:password@]host[:port][/db], redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/master[/db], ' +
-  'each also as rediss…, each with ?prefix=… and ?timeout=…'
+  'each also as rediss…, each with ?prefix=…, ?timeout=…, ?replicas=… and ?within=…'
 
 const PORTS = { single: 6379, cluster: 6379, sentinel: 26379 }
 
@@ -75,7 +75,9 @@ function optionsOf(query: string): RedisStoreOptions {
   for (const [name, value] of new URLSearchParams(query)) {
     if (name === 'prefix') options.prefix = value
     else if (name === 'timeout') options.timeout = value as NonNullable<RedisStoreOptions['timeout']>
-    else throw unknownWord('option', name, ['prefix', 'timeout'])
+    else if (name === 'replicas') options.replicas = /^\d{1,3}$/.test(value) ? Number(value) : Number.NaN
+    else if (name === 'within') options.within = value as NonNullable<RedisStoreOptions['within']>
+    else throw unknownWord('option', name, ['prefix', 'timeout', 'replicas', 'within'])
   }
   return options
 }

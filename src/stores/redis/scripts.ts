@@ -13,28 +13,33 @@ export interface Scripts {
   readonly acquire: Script
   readonly renew: Script
   readonly release: Script
-  readonly look: Script
+  readonly inspect: Script
   readonly take: Script
   readonly index: Script
   readonly list: Script
-  readonly knock: Script
+  readonly probe: Script
+  readonly time: Script
 }
 
 export const embedded: Sources = lua
 
+const INCLUDE = '-- INCLUDE common.lua\n'
+
 /** On a cluster events are told within the shard: plain PUBLISH would visit every node of it. */
 export function composeScripts(sources: Sources, cluster: boolean): Scripts {
-  const telling = (source: string): string =>
-    cluster ? source.replace("local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'") : source
-  const common = telling(sources.common)
+  const compose = (source: string): Script => {
+    const whole = source.replace(INCLUDE, () => sources.common)
+    return scriptOf(cluster ? whole.replaceAll("local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'") : whole)
+  }
   return {
-    acquire: scriptOf(sources.quickAcquire, common, sources.acquire),
-    renew: scriptOf(common, sources.renew),
-    release: scriptOf(telling(sources.quickRelease), common, sources.release),
-    look: scriptOf(common, sources.look),
-    take: scriptOf(sources.take),
-    index: scriptOf(sources.index),
-    list: scriptOf(sources.list),
-    knock: scriptOf(sources.knock),
+    acquire: compose(sources.acquire),
+    renew: compose(sources.renew),
+    release: compose(sources.release),
+    inspect: compose(sources.inspect),
+    take: compose(sources.take),
+    index: compose(sources.index),
+    list: compose(sources.list),
+    probe: compose(sources.probe),
+    time: compose(sources.time),
   }
 }

@@ -1,30 +1,38 @@
-/** A deadline is good for this long, so that its text need not be made anew for every question. */
+/** A deadline is good for this long, so that its text need not be made anew for every request. */
 const REUSE_MS = 50
 
 const HEAR_EVERY_MS = 1_000
 
 /**
- * The server's time, as far as its tokens tell it: they are its microseconds. Good enough to say until when a question may
- * be answered, and never used for anything else.
+ * The time of one server, as far as its answers tell it. Good enough to say until when a request may be carried out, and how
+ * much is left of a grant that was pushed; never used for anything else.
  */
 export class ServerClock {
-  /** What to add to our clock, in microseconds: rather too much than too little. */
+  /** What to add to our clock, in microseconds: rather too much than too little, since it was read after we sent. */
   #ahead: number | undefined
   #heardAt = Number.NEGATIVE_INFINITY
   #made = { at: Number.NEGATIVE_INFINITY, text: '' }
+
+  get known(): boolean {
+    return this.#ahead !== undefined
+  }
 
   /** Whether it is time to hear it again. */
   isDue(now: number): boolean {
     return now - this.#heardAt > HEAR_EVERY_MS
   }
 
-  /** `sentAt`: our time before asking. An owner who asks again hears its old token: so only what is more counts. */
-  heard(token: number, sentAt: number): void {
+  /** `sentAt`: our time before asking. */
+  heard(micros: number, sentAt: number): void {
+    this.#heardAt = sentAt
+    this.#set(micros - sentAt * 1_000)
+  }
+
+  /** Tokens are times too. An owner who asks again hears its old token: so only what is more counts. */
+  heardToken(token: number, sentAt: number): void {
     const ahead = token - sentAt * 1_000
     this.#heardAt = sentAt
-    if (this.#ahead !== undefined && ahead <= this.#ahead) return
-    this.#ahead = ahead
-    this.#made.at = Number.NEGATIVE_INFINITY
+    if (this.#ahead === undefined || ahead > this.#ahead) this.#set(ahead)
   }
 
   /** Our time as the server's, or up to 50 ms more; nothing while it is unknown. */
@@ -33,5 +41,16 @@ export class ServerClock {
     if (at < this.#made.at || at - this.#made.at > REUSE_MS)
       this.#made = { at, text: String(Math.ceil((at + REUSE_MS) * 1_000 + this.#ahead)) }
     return this.#made.text
+  }
+
+  /** How many milliseconds are left until this time of the server: rather too few than too many. */
+  leftMs(endMs: number, now: number): number {
+    return this.#ahead === undefined ? 0 : endMs - now - this.#ahead / 1_000
+  }
+
+  #set(ahead: number): void {
+    if (ahead === this.#ahead) return
+    this.#ahead = ahead
+    this.#made.at = Number.NEGATIVE_INFINITY
   }
 }

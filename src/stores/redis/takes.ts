@@ -1,13 +1,13 @@
 import type { Limit, LimitState, TakeRequest } from '../../store.js'
-import type { Names } from './names.js'
+import type { Keys } from './keys.js'
 
 const LETTERS = { 'token-bucket': 'b', 'sliding-window': 'w', 'fixed-window': 'f' } as const
 
 /** The keys of take.lua. */
-export function metersOf(requests: readonly TakeRequest[], names: Names): string[] {
+export function metersOf(requests: readonly TakeRequest[], keys: Keys): string[] {
   const meters: string[] = []
   for (const { key, limits } of requests) {
-    for (let i = 0; i < limits.length; i++) meters.push(names.meter(key, i, limits[i] as Limit))
+    for (let i = 0; i < limits.length; i++) meters.push(keys.meter(key, i, limits[i] as Limit))
   }
   return meters
 }

@@ -7,7 +7,8 @@ import { StoreUnavailableError } from '../../errors.js'
 import { formatDuration } from '../../kit/duration.js'
 import type { Adapter, Reply } from '../../clients/redis/adapter.js'
 import { isNoScript, runScript, type Script } from '../../clients/redis/script.js'
-import { unavailable } from './trouble.js'
+import { slotOf } from './slots.js'
+import { unavailable } from './errors.js'
 
 /** After a failure, how often to look whether the server is back: at first, and at most. */
 const PROBE_MS = 50
@@ -22,31 +23,39 @@ const CALM_MS = 5_000
 
 export interface TransportOptions {
   timeoutMs: number
-  /** A script that does no more than answer. */
+  /** A script that does no more than answer, with a key of the server that is to answer. */
   probe: Script
-  /** The server answers again after a failure: nobody knows what it still knows. */
-  onRecovered: () => void
+  /** A key to probe with where there is only one server. */
+  anyKey: string
+  /** A server answers again after a failure: nobody knows what it still knows of these slots. */
+  onRecovered: (affected: (slot: number) => boolean) => void
+}
+
+/** Looking whether one server is back. */
+interface Probe {
+  timer: NodeJS.Timeout | undefined
+  pauseMs: number
+  recoveredAt: number
 }
 
 export class Transport {
   readonly #adapter: Adapter
   readonly #timeoutMs: number
   readonly #options: TransportOptions
-  #probing: NodeJS.Timeout | undefined
-  #pauseMs = PROBE_MS
-  #recoveredAt = Number.NEGATIVE_INFINITY
+  /** By the address of the server. */
+  readonly #probes = new Map<string, Probe>()
   #closed = false
 
   constructor(adapter: Adapter, options: TransportOptions) {
     this.#adapter = adapter
     this.#timeoutMs = options.timeoutMs
     this.#options = options
-    adapter.onShock(() => this.#probeSoon())
+    adapter.onShock(() => this.#probeSoon(options.anyKey))
   }
 
   close(): void {
     this.#closed = true
-    clearTimeout(this.#probing)
+    for (const { timer } of this.#probes.values()) clearTimeout(timer)
   }
 
   /** Rejects with what is wrong, as a `StoreUnavailableError`. */
@@ -58,42 +67,56 @@ export class Transport {
   ask<T>(script: Script, keys: string[], args: string[], read: (reply: Reply) => T | Promise<T>): Promise<T> {
     const adapter = this.#adapter
     if (!adapter.ready()) return this.whenReady().then(() => this.ask(script, keys, args, read))
-    return runScript(adapter, script, keys, args, { reply: read, failure: this.#fail })
+    const failure = (error: unknown): never => this.#fail(error, keys[0] as string)
+    return runScript(adapter, script, keys, args, { reply: read, failure })
   }
 
-  readonly #fail = (error: unknown): never => {
+  #fail(error: unknown, key: string): never {
     // Not every client tells when it is connected again, and a server may come back as another than it was.
-    if (!(error instanceof Error) || !/^(NOPERM|NOAUTH|OOM|WRONGTYPE|ERR)\b/.test(error.message)) this.#probeSoon()
+    if (!(error instanceof Error) || !/^(NOPERM|NOAUTH|OOM|WRONGTYPE|TRYAGAIN|ERR)\b/.test(error.message))
+      this.#probeSoon(key)
     throw unavailable(error)
   }
 
-  /** Soon, unless it had just recovered: a server that answers and refuses (a replica) would be asked without end. */
-  #probeSoon(): void {
-    const calm = performance.now() - this.#recoveredAt > CALM_MS
-    this.#pauseMs = calm ? PROBE_MS : Math.min(this.#pauseMs * 2, LONGEST_PROBE_MS)
-    this.#probeIn(this.#pauseMs)
+  #slotOf(key: string): number {
+    return this.#adapter.cluster ? slotOf(key) : 0
   }
 
-  #probeIn(ms: number): void {
-    if (this.#probing || this.#closed) return
-    const again = (): void => {
-      this.#probing = undefined
-      this.#probeIn(Math.min(ms * 2, LONGEST_PROBE_MS))
+  /** Soon, unless it had just recovered: a server that answers and refuses (a replica) would be asked without end. */
+  #probeSoon(key: string): void {
+    const address = this.#adapter.addressOf(this.#slotOf(key)) ?? ''
+    let probe = this.#probes.get(address)
+    if (!probe) {
+      probe = { timer: undefined, pauseMs: PROBE_MS, recoveredAt: Number.NEGATIVE_INFINITY }
+      this.#probes.set(address, probe)
     }
-    this.#probing = setTimeout(() => {
-      const { probe, onRecovered } = this.#options
+    if (probe.timer) return
+    const calm = performance.now() - probe.recoveredAt > CALM_MS
+    probe.pauseMs = calm ? PROBE_MS : Math.min(probe.pauseMs * 2, LONGEST_PROBE_MS)
+    this.#probeIn(probe, key, probe.pauseMs)
+  }
+
+  #probeIn(probe: Probe, key: string, ms: number): void {
+    if (this.#closed) return
+    probe.timer = setTimeout(() => {
+      const again = (): void => this.#probeIn(probe, key, Math.min(ms * 2, LONGEST_PROBE_MS))
       if (this.#adapter.closed()) return
       if (!this.#adapter.ready()) return again()
-      const recovered = (): void => {
-        this.#probing = undefined
-        this.#recoveredAt = performance.now()
-        if (!this.#closed) onRecovered()
-      }
-      this.#adapter
-        .evalsha(probe.sha, [], [])
-        .then(recovered, (error: unknown) => (isNoScript(error) ? recovered() : again()))
+      this.#adapter.evalsha(this.#options.probe.sha, [key], []).then(
+        () => this.#recovered(probe, key),
+        (error: unknown) => (isNoScript(error) ? this.#recovered(probe, key) : again()),
+      )
     }, ms)
-    this.#probing.unref()
+    probe.timer.unref()
+  }
+
+  #recovered(probe: Probe, key: string): void {
+    probe.timer = undefined
+    probe.recoveredAt = performance.now()
+    if (this.#closed) return
+    this.#adapter.compareMasters()
+    const address = this.#adapter.addressOf(this.#slotOf(key))
+    this.#options.onRecovered((slot) => this.#adapter.addressOf(slot) === address)
   }
 
   /**

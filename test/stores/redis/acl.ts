@@ -2,6 +2,15 @@
 import { readFileSync } from 'node:fs'
 import type { RedisServer } from '../../../scripts/servers/index.js'
 
+/** The rules of a user on a cluster, keys and channels included, as the docs have them. */
+export function clusterRules(): string[] {
+  const docs = readFileSync(new URL('../../../docs/stores/redis.md', import.meta.url), 'utf8')
+  const rules = /ACL SETUSER locker on >password ([^`]*)```/.exec(docs)?.[1]
+  const more = /On a cluster besides: `([^`]*)`/.exec(docs)?.[1]
+  if (!rules || !more) throw new Error('the docs name no rules')
+  return `${rules.replaceAll('\\\n', ' ')} ${more}`.trim().split(/\s+/)
+}
+
 /** The rules of the first `ACL SETUSER` in the docs, with another name, password, keys and channels. */
 export async function makeUser(server: RedisServer, keys: string[], channels: string[]): Promise<string> {
   const docs = readFileSync(new URL('../../../docs/stores/redis.md', import.meta.url), 'utf8')

@@ -142,7 +142,8 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await expect.poll(() => watch?.live(), { timeout: 10_000 }).toBe(true)
     heard.length = 0
     expect(await a.release([held])).toEqual([{ outcome: 'released' }])
-    await expect.poll(() => heard, { timeout: 5_000 }).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+    // Granted; or, if the clock of its new server is not known yet, to ask.
+    await expect.poll(() => heard, { timeout: 5_000 }).toMatchObject([{ owner: waiting.owner }])
     const [again] = await b.acquire([waiting])
     expect(again).toMatchObject({ granted: true })
     if (granted?.granted === true && again?.granted === true) expect(again.token).toBeGreaterThan(granted.token)

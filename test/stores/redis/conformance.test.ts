@@ -38,7 +38,9 @@ conformance({
   name: 'node-redis over TLS with a key prefix, a user who may do nothing but lock',
   async open() {
     const server = await startRedis({ tls: true })
-    const kinds = ['lock:*', 'semaphore:*', 'election:*', 'leasehold:*'].map((pattern) => `app:${pattern}`)
+    const kinds = ['lock:*', 'semaphore:*', 'election:*', 'once:*', 'run-once:*', 'leasehold:*'].map(
+      (pattern) => `app:${pattern}`,
+    )
     const user = await makeUser(server, kinds, ['app:leasehold:*'])
     const url = `rediss://${user}@127.0.0.1:${server.port}`
     return setup(

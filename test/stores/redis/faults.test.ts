@@ -198,6 +198,29 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await granted(willing, claim('lock:a'))
   })
 
+  test('a server that begins to evict refuses locks within seconds, and grants them again when it stops', async () => {
+    const started = await server({ args: ['--maxmemory', '64mb', '--maxmemory-policy', 'allkeys-random'] })
+    const { store } = on(await connect(started.url))
+    await granted(store, claim('lock:before'))
+    const used = Number(/used_memory:(\d+)/.exec(String(await started.command('INFO', 'memory')))?.[1])
+    await started.command('CONFIG', 'SET', 'maxmemory', String(used + 200_000))
+    const fill = "for i = 1, 2000 do redis.call('SET', 'filler:' .. i, string.rep('x', 1000)) end"
+    await started.command('EVAL', fill, '0')
+    const began = performance.now()
+    const outcome = async (): Promise<string> => {
+      try {
+        await store.acquire([claim(`lock:${++counter}`)])
+        return 'granted'
+      } catch (error) {
+        return (error as Error).message
+      }
+    }
+    await expect.poll(outcome, { timeout: 8_000, interval: 20 }).toMatch(/evicts keys/)
+    expect(performance.now() - began).toBeLessThan(4_000)
+    await started.command('CONFIG', 'SET', 'maxmemory', '0')
+    await eventually(() => granted(store, claim('lock:after')))
+  })
+
   test('a closed client is unavailable at once', async () => {
     const started = await server()
     const connection = await connect(started.url)

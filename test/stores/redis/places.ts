@@ -48,14 +48,17 @@ export const clusterOf = {
     client.on('error', ignore)
     return { client, end: () => client.disconnect() }
   },
-  ioredis5: (cluster: RedisCluster): Connection & { client: Cluster5 } => {
-    const client = new Cluster5(hosts(cluster.nodes.map(({ port }) => port)))
+  ioredis5: (cluster: RedisCluster, options: object = {}): Connection & { client: Cluster5 } => {
+    const client = new Cluster5(hosts(cluster.nodes.map(({ port }) => port)), options)
     client.on('error', ignore)
     return { client, end: () => client.disconnect() }
   },
-  nodeRedis: async (cluster: RedisCluster): Promise<Connection & { client: RedisClusterType }> => {
+  nodeRedis: async (
+    cluster: RedisCluster,
+    options: object = {},
+  ): Promise<Connection & { client: RedisClusterType }> => {
     const rootNodes = hosts(cluster.nodes.map(({ port }) => port)).map((socket) => ({ socket }))
-    const client: RedisClusterType = createCluster({ rootNodes })
+    const client: RedisClusterType = createCluster({ rootNodes, ...options })
     client.on('error', ignore)
     await client.connect()
     return { client, end: () => client.destroy() }

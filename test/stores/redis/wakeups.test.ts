@@ -49,11 +49,13 @@ const clients = {
 }
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('one more connection, only once somebody waits, for all names together', async () => {
+  test('one more connection, with the first lock that is held, for all names together', async () => {
     const store = on(await connect())
     const locks = createLocks(store)
-    const held = await Promise.all(['a', 'b', 'c'].map((name) => locks.acquire(name)))
+    await store.now?.()
     expect(await connections()).toBe(1)
+    const held = await Promise.all(['a', 'b', 'c'].map((name) => locks.acquire(name)))
+    await expect.poll(connections).toBe(2)
     const other = createLocks(store)
     const waiting = ['a', 'b', 'c', 'a'].map((name) => other.acquire(name, { wait: '20s' }))
     await expect.poll(async () => (await locks.waiters('c')).length).toBe(1)
@@ -82,7 +84,11 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const waiting = claim('lock:a', { placeMs: 10_000 })
     await store.acquire([waiting])
     await store.release([held])
-    await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner, ttlMs: 10_000 })
+    await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner })
+    const granted = heard.at(-1)
+    const left = granted?.type === 'granted' ? granted.ttlMs : 0
+    expect(left, 'what is left of it now').toBeGreaterThan(8_000)
+    expect(left).toBeLessThanOrEqual(10_000)
   })
 
   test('a hand-over wakes only whoever gets it, however many others wait', async () => {
@@ -162,7 +168,7 @@ describe.each([
     expect(await received('subscribe')).toBe(0)
     expect(ms, 'it was told').toBeLessThan(900)
     const blocked = String(await server.command('CLIENT', 'LIST')).match(/ flags=\w*b\w* /g)
-    expect(blocked, 'one connection waits').toHaveLength(1)
+    expect(blocked, 'one connection of each store waits').toHaveLength(2)
   })
 
   test('what is observed is heard while the connection waits for letters', async () => {
@@ -176,7 +182,7 @@ describe.each([
     expect(watched?.ready, 'letters still come').toBe(true)
   })
 
-  test('letters that nobody fetches any more end by themselves', async () => {
+  test('messages that nobody fetches any more end by themselves', async () => {
     const store = on(await connect())
     expect(await store.watch?.('lock:a', () => {}).ready).toBe(true)
     const held = claim('lock:a')
@@ -186,9 +192,11 @@ describe.each([
     await store.close()
     await expect.poll(connections, { interval: 5 }).toBe(2)
     await holder.release([held])
-    const boxes = (await server.command('KEYS', 'leasehold:mail:*')) as string[]
-    expect(boxes).toHaveLength(1)
-    await expect.poll(() => server.command('KEYS', 'leasehold:mail:*'), { timeout: 5_000 }).toEqual([])
+    const inboxes = (await server.command('KEYS', 'leasehold:1:inbox:*')) as string[]
+    expect(inboxes).toHaveLength(1)
+    const left = Number(await server.command('PTTL', String(inboxes[0])))
+    expect(left).toBeGreaterThan(0)
+    expect(left).toBeLessThanOrEqual(60_000)
   })
 
   test('a client that went to another database is told by channels', async () => {
@@ -217,7 +225,7 @@ describe.each([
     cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
     const lock = await holder.acquire('a')
     const next = other.acquire('a')
-    await expect.poll(() => server.command('PUBSUB', 'CHANNELS', 'leasehold:{lock:a}:bell:*')).toHaveLength(1)
+    await expect.poll(() => server.command('PUBSUB', 'CHANNELS', 'leasehold:1:{lock:a}:events:*')).toHaveLength(1)
     const letGoAt = performance.now()
     await lock.release()
     await next
@@ -225,8 +233,78 @@ describe.each([
   })
 })
 
+/** A holder and a waiter in two stores, and how long a hand-off from one to the other takes. */
+function handOffs(holder: Store, waiter: Store): () => Promise<number> {
+  const [a, b] = [createLocks(holder), createLocks(waiter)]
+  cleanups.push(() => Promise.all([a.close({ grace: 0 }), b.close({ grace: 0 })]))
+  return async () => {
+    const lock = await a.acquire('handed', { wait: '10s' })
+    const next = b.acquire('handed', { wait: '10s' })
+    await expect.poll(async () => (await a.waiters('handed')).length, { interval: 5 }).toBe(1)
+    const at = performance.now()
+    await lock.release()
+    const got = await next
+    const took = performance.now() - at
+    await got.release()
+    return took
+  }
+}
+
+test.each(['TIMEOUT', 'ERROR'])(
+  'CLIENT UNBLOCK %s of the listening connection harms nobody: hand-offs stay pushed',
+  async (how) => {
+    const handOff = handOffs(on(ioredis[6](server.url)), on(ioredis[6](server.url)))
+    await handOff()
+    const unhandled: unknown[] = []
+    const note = (error: unknown): void => void unhandled.push(error)
+    process.on('unhandledRejection', note)
+    cleanups.push(() => process.off('unhandledRejection', note))
+    const blocked = String(await server.command('CLIENT', 'LIST')).match(/^id=\d+(?=.* cmd=blmpop)/gm) ?? []
+    expect(blocked.length).toBeGreaterThan(0)
+    for (const id of blocked) expect(await server.command('CLIENT', 'UNBLOCK', id.slice(3), how)).toBe(1)
+    await expect.poll(async () => / cmd=blmpop/.test(String(await server.command('CLIENT', 'LIST')))).toBe(true)
+    const times = [await handOff(), await handOff(), await handOff()]
+    expect(Math.min(...times), 'the waiter was told, and did not poll').toBeLessThan(300)
+    expect(unhandled).toEqual([])
+  },
+)
+
+test('a listener that throws, and a message that cannot be read, keep no grant from anybody', async () => {
+  const store = on(ioredis[6](server.url))
+  const unhandled: unknown[] = []
+  const note = (error: unknown): void => void unhandled.push(error)
+  process.on('unhandledRejection', note)
+  cleanups.push(() => process.off('unhandledRejection', note))
+  const heard: StoreEvent[] = []
+  const throwing = store.watch?.('lock:a', () => {
+    throw new Error('a listener of a user')
+  })
+  const watch = store.watch?.('lock:a', (event) => heard.push(event))
+  expect(await Promise.all([throwing?.ready, watch?.ready])).toEqual([true, true])
+  const [held, waiting, third] = [
+    claim('lock:a'),
+    claim('lock:a', { placeMs: 9_000 }),
+    claim('lock:a', { placeMs: 9_000 }),
+  ]
+  await store.acquire([held])
+  await store.acquire([waiting, third])
+  const inbox = String(await server.command('CLIENT', 'LIST'))
+  expect(inbox).toMatch(/cmd=blmpop/)
+  for (const list of (await server.command('KEYS', '*inbox*')) as string[])
+    await server.command('RPUSH', list, 'nonsense')
+  await store.release([held])
+  await store.release([waiting])
+  await expect
+    .poll(() => heard)
+    .toMatchObject([
+      { type: 'granted', owner: waiting.owner },
+      { type: 'granted', owner: third.owner },
+    ])
+  expect(unhandled).toEqual([])
+})
+
 describe('the token of a hand-over', () => {
-  const INDEX = 'leasehold:held:lock'
+  const INDEX = 'leasehold:1:held:lock'
   const tokenOf = async (key: string): Promise<bigint> =>
     BigInt(String(await server.command('HGET', INDEX, key)).split(':')[0] ?? '')
 
@@ -247,25 +325,27 @@ describe('the token of a hand-over', () => {
     expect(await tokenOf('lock:a')).toBeGreaterThanOrEqual(letGoAt)
   })
 
-  test.each(['released', 'expired'])('is remembered when it has %s, also by a clock that goes back', async (how) => {
+  test('is the last token of its kind, so that a clock that goes back does not repeat it', async () => {
     const { store, heir } = await handedOver()
+    expect(BigInt(String(await server.command('HGET', INDEX, '')))).toBe(await tokenOf('lock:a'))
     // As if it had been handed over while the clock was ahead.
     const ahead = (await tokenOf('lock:a')) + 3_600_000_000n
-    await server.command('HSET', INDEX, 'lock:a', `${ahead}:${heir.owner}`)
-    if (how === 'released') expect(await store.release([heir])).toEqual([{ outcome: 'released' }])
-    else await server.command('DEL', 'lock:a')
-    const [next] = await store.acquire([claim('lock:a')])
-    expect(next).toMatchObject({ granted: true })
-    expect(next?.granted === true && next.token > ahead).toBe(true)
+    await server.command('HSET', INDEX, '', String(ahead), 'lock:a', `${ahead}:${heir.owner}`)
+    const waiting = claim('lock:a', { placeMs: 10_000 })
+    await store.acquire([waiting])
+    expect(await store.release([heir])).toEqual([{ outcome: 'released' }])
+    expect(await server.command('GET', 'lock:a')).toBe(waiting.owner)
+    expect(await tokenOf('lock:a')).toBe(ahead + 1n)
   })
 })
 
-test('a forced release tells the holder at once while it listens, and with alwaysListen in any case', async () => {
-  const holder = createLocks(on(ioredis[6](server.url), { alwaysListen: true }))
+test('a forced release tells the holder at once, also one that waits for nothing', async () => {
+  const holder = createLocks(on(ioredis[6](server.url)))
   const other = createLocks(on(ioredis[6](server.url)))
+  cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
   const lock = await holder.acquire('job', { ttl: '60s' })
   const lost = new Promise((resolve) => lock.signal.addEventListener('abort', resolve))
-  await expect.poll(() => server.command('PUBSUB', 'NUMSUB', 'leasehold:revoked')).toEqual(['leasehold:revoked', 1])
+  await expect.poll(() => server.command('PUBSUB', 'NUMSUB', 'leasehold:1:revoked')).toEqual(['leasehold:1:revoked', 1])
   const forcedAt = performance.now()
   expect(await other.forceRelease('job')).toMatchObject([{ holder: lock.holder }])
   await lost

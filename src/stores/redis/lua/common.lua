@@ -1,37 +1,49 @@
--- common.lua   what the scripts share: each runs as its own file behind this one
+-- common.lua   what the scripts share. A script includes it behind its fast path.
 --
+-- Format 1. Every name below begins with the prefix and `leasehold:1:`, so that another format is another set of keys: a
+-- process of another version sees the plain key, and takes its holder for a foreign one.
 -- For all keys of one kind (and slot of a cluster), expiring a day after its last use:
---   index        hash     '' → the last token
+--   held:<kind>  hash     '' → the last token
 --                         plain → token:content of plain     who was granted it last, and so the token of whoever holds it
---                         plain\0 → there is a line, or a note: take the long way
+--                         plain\0 → the state of the key, if there is more to it than the plain key: see `writeState`
 -- Of each key, all in one slot, none without an expiry:
---   plain        string   the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
---   …:note       string   token:flags:value of an exclusive lease that is announced or has a value
---   …:heir       string   there while somebody waits: holder\0ttlMs address\0token\0letter, to whom the lease of that holder
---                         goes next, with this token at least; or that it takes the long way to tell
---   …:shares     hash     =owner → weight:capacity:token:flags:value of each who shares; total; marker = content of plain
---   …:ends       zset     who shares, by the time at which their lease ends
---   …:line       zset     who waits, by arrival
---   …:until      zset     who waits, by the time at which their place ends
---   …:places     hash     owner → weight:capacity:ttlMs:placeMs:ear:flags:value of each who waits
---   …:bell       channel  what happens to the key
---   …:bell:ear   channel  what concerns only who waits behind that ear: no other process wakes up for it
--- Of each process that takes mail:
---   mail:ear     list     letters: token (16 digits) ttlMs (12 digits) owner \0 plain, of what it was handed
+--   plain               string  the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
+--   …:metadata          string  token:flags:value of an exclusive lease that is announced or has a value
+--   …:shares            hash    =owner → weight:capacity:token:flags:value of each share; total; marker = content of plain
+--   …:expirations       zset    owners of shares, by the time at which their lease ends
+--   …:queue             zset    waiters, by arrival
+--   …:queue-expirations zset    waiters, by the time at which their queue entry ends
+--   …:waiters           hash    owner → weight:capacity:ttlMs:queueMs:subscriber:flags:value of each waiter
+--   …:events            channel changes of announced leases, for all who watch the key
+--   …:events:<subscriber> channel  grants to the waiters of that subscriber
+-- Of each process that has a grant inbox:
+--   inbox:<subscriber>  list    token (16 digits) end (13 digits) owner \0 plain, of each grant; token 0: the first in the
+--                               queue may ask
+-- revoked: channel, plain \0 and then per lease: token (16 digits, 0: unknown) owner \0
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
 local PUBLISH = 'PUBLISH'
 local ALL = 2147483647
 local DAY = 86400000
 local HOUR = 3600000
+-- What an inbox that nobody reads lives on for. Each message carries its own end, so this only bounds the memory.
+local INBOX_MS = 60000
 local SHARED = 'leasehold:shared:'
+-- The names of side keys per plain key, for servers that want them declared behind the plain keys: keys.ts
+local SIDE_KEYS = 6
+-- Waiters that one script lets in, at about ten commands each: it must not keep the server for more than a millisecond or two.
+local budget = 100
+-- Expired shares or queue entries that are dropped for one key at a time.
+local PRUNE = 200
 
 local index = KEYS[1]
-local lead, rest = string.match(index, '^(.*)leasehold:held:(.*)$')
-local tag = string.match(rest, '^{[^}]*}')
+local lead, rest = string.match(index, '^(.*)leasehold:1:held:(.*)$')
+local cluster = string.match(rest, '^{[^}]*}')
 local clock = call('TIME')
 local micros = clock[1] * 1000000 + clock[2]
 local now = math.floor(micros / 1000)
+-- The last token of the index, as of now.
+local newest = 0
 
 local function whole(number)
   return string.format('%.0f', number)
@@ -42,44 +54,52 @@ local function failure(reason)
   return '!' .. (type(reason) == 'table' and reason.err or tostring(reason))
 end
 
--- The names of all that belongs to a plain key, in its slot. The same rule in TypeScript: names.ts
+-- Some keys of this name are here and others are not: its slot is moving. To decide by what is here would report leases lost
+-- that are not, and to create what is missing would make MIGRATE fail (BUSYKEY).
+local function moving()
+  error({ err = 'TRYAGAIN the keys of this name are on their way to another node' })
+end
+
+-- A write without effect. On a replica it fails, as it must: what a replica does not know of is not gone for certain.
+local function gone()
+  call('HDEL', index, '\0')
+  return 0
+end
+
+-- The names of all that belongs to a plain key, in its slot. The same rule in TypeScript: keys.ts
 local function keyOf(plain)
-  local base = lead .. 'leasehold:{' .. plain .. '}:'
+  local base = lead .. 'leasehold:1:{' .. plain .. '}:'
   local open = string.find(plain, '{', 1, true)
   local close = open and string.find(plain, '}', open, true)
-  if close and close > open + 1 then base = lead .. 'leasehold:' .. plain .. ':'
-  elseif tag and string.find(plain, '}', 1, true) then base = lead .. 'leasehold:' .. tag .. plain .. ':' end
+  if close and close > open + 1 then base = lead .. 'leasehold:1:' .. plain .. ':'
+  elseif cluster and string.find(plain, '}', 1, true) then base = lead .. 'leasehold:1:' .. cluster .. plain .. ':' end
   return {
-    plain = plain, more = plain .. '\0', note = base .. 'note', shares = base .. 'shares', ends = base .. 'ends',
-    line = base .. 'line', till = base .. 'until', places = base .. 'places', bell = base .. 'bell', heir = base .. 'heir',
+    plain = plain, stateField = plain .. '\0', metadata = base .. 'metadata', shares = base .. 'shares',
+    expirations = base .. 'expirations', queue = base .. 'queue', queueExpirations = base .. 'queue-expirations',
+    waiters = base .. 'waiters', events = base .. 'events',
   }
 end
 
 local function tell(key, event)
-  call(PUBLISH, key.bell, event)
+  call(PUBLISH, key.events, event)
 end
 
--- Where those behind an ear hear that they were handed something: > a mailbox, # a channel
-local function addressOf(key, ear)
-  if string.sub(ear, 1, 1) == 'm' then return '>' .. lead .. 'leasehold:mail:' .. ear end
-  return '#' .. key.bell .. ':' .. ear
-end
-
--- What they are told, behind the token in sixteen digits.
-local function letterOf(key, owner, ttl)
-  return string.format('%012d', ttl) .. owner .. '\0' .. key.plain
+-- Where a subscriber hears of its grants: > a list, # a channel
+local function addressOf(key, subscriber)
+  if string.sub(subscriber, 1, 1) == 'm' then return '>' .. lead .. 'leasehold:1:inbox:' .. subscriber end
+  return '#' .. key.events .. ':' .. subscriber
 end
 
 local function digits(token)
-  return string.sub('000000000000000' .. token, -16)
+  return string.sub('0000000000000000' .. token, -16)
 end
 
-local function tellGrant(key, claim, token, ttl)
-  local how, address = string.match(addressOf(key, claim.ear), '^(.)(.*)$')
-  local letter = digits(token) .. letterOf(key, claim.owner, ttl)
-  if how == '#' then return call(PUBLISH, address, 'granted ' .. letter) end
-  call('RPUSH', address, letter)
-  call('PEXPIRE', address, ttl)
+local function send(key, waiter, token, ends)
+  local how, address = string.match(addressOf(key, waiter.subscriber), '^(.)(.*)$')
+  local message = digits(token) .. string.format('%013.0f', ends) .. waiter.owner .. '\0' .. key.plain
+  if how == '#' then return call(PUBLISH, address, 'granted ' .. message) end
+  call('RPUSH', address, message)
+  call('PEXPIRE', address, whole(math.max(ends - now, INBOX_MS)))
 end
 
 -- The index lives longer than every lease in it. Looked at every ten thousand seconds, or for leases of more than half a day.
@@ -89,13 +109,16 @@ local function keepIndex(last, token, ttl)
   if call('PTTL', index) < wanted then call('PEXPIRE', index, whole(wanted)) end
 end
 
--- Larger than every token before it, also if the clock went back; and by the clock, if the index was lost.
-local function mint(ttl)
-  local last = tonumber(call('HGET', index, '')) or 0
-  local token = math.max(last + 1, micros)
-  call('HSET', index, '', whole(token))
-  keepIndex(last, token, ttl)
-  return whole(token)
+-- Larger than every token before it, also if the clock went back; and by the clock, if the index was lost. `field` and `value`
+-- are written with it.
+local function mint(ttl, field, value)
+  local last = newest
+  newest = math.max(last + 1, micros)
+  local token = whole(newest)
+  if field then call('HSET', index, '', token, field, token .. ':' .. (value or SHARED .. token))
+  else call('HSET', index, '', token) end
+  keepIndex(last, newest, ttl)
+  return token
 end
 
 local function flagsOf(claim)
@@ -110,17 +133,20 @@ local function content(plain)
   error(value)
 end
 
--- The note of an exclusive lease: whether it is announced, and its value.
-local function noteOf(key, token)
-  local of, flags, value = string.match(call('GET', key.note) or '', '^(%d+):(%a*):(.*)$')
-  if not token or of ~= token then return false, false end
+-- The metadata of an exclusive lease: whether it is announced, and its value.
+local function metadataOf(key, token)
+  if not key.hasMetadata or not token then return false, false end
+  local text = call('GET', key.metadata)
+  if not text and cluster then moving() end
+  local of, flags, value = string.match(text or '', '^(%d+):(%a*):(.*)$')
+  if of ~= token then return false, false end
   return string.find(flags, 'a', 1, true) ~= nil, string.find(flags, 'v', 1, true) and value
 end
 
-local function writeNote(key, claim, token, ttl)
+local function writeMetadata(key, claim, token, ttl)
   if not claim.announce and not claim.value then return end
-  call('SET', key.note, token .. ':' .. flagsOf(claim) .. ':' .. (claim.value or ''), 'PX', ttl)
-  call('HSET', index, key.more, 'more')
+  call('SET', key.metadata, token .. ':' .. flagsOf(claim) .. ':' .. (claim.value or ''), 'PX', whole(ttl))
+  key.hasMetadata = true
 end
 
 local function unpackShare(entry)
@@ -131,43 +157,57 @@ local function unpackShare(entry)
   }
 end
 
-local function clear(key)
-  call('DEL', key.plain, key.note, key.shares, key.ends)
+-- Side keys are named only where they may exist: while a slot moves, a missing key is an error to its old node.
+-- One at a time: while a slot moves, its new node refuses several keys of which one is missing.
+local function clear(key, held)
+  call('DEL', key.plain)
+  if held.total or held.lost then
+    call('UNLINK', key.shares)
+    call('UNLINK', key.expirations)
+  end
+  if key.hasMetadata then call('DEL', key.metadata) end
   call('HDEL', index, key.plain)
+  key.entry, key.hasMetadata = nil, false
 end
 
--- The plain key and the books of those who share it live exactly as long as the longest share.
+-- The plain key and the books of its shares live exactly as long as the longest share.
 local function fitExpiry(key)
-  local last = call('ZRANGE', key.ends, -1, -1, 'WITHSCORES')[2]
-  for _, name in ipairs({ key.plain, key.shares, key.ends }) do call('PEXPIREAT', name, last) end
+  local last = call('ZRANGE', key.expirations, -1, -1, 'WITHSCORES')[2]
+  local left = whole(math.max(last - now, 1))
+  for _, name in ipairs({ key.plain, key.shares, key.expirations }) do call('PEXPIRE', name, left) end
 end
 
--- Strikes one share off the books and returns its weight. The caller then clears, or fits the expiry.
+-- Strikes one share off the books and returns it. The caller then clears, or fits the expiry.
 local function dropShare(key, owner)
-  local held = unpackShare(call('HGET', key.shares, '=' .. owner))
-  call('ZREM', key.ends, owner)
+  local entry = call('HGET', key.shares, '=' .. owner)
+  call('ZREM', key.expirations, owner)
+  if not entry then return { weight = 0 } end
+  local share = unpackShare(entry)
   call('HDEL', key.shares, '=' .. owner)
-  call('HINCRBY', key.shares, 'total', -held.weight)
-  if held.announce then tell(key, 'changed') end
-  return held.weight
+  call('HINCRBY', key.shares, 'total', -share.weight)
+  if share.announce then tell(key, 'changed') end
+  return share
 end
 
 -- Who holds it, after dropping what expired: nil | { owner, token } | { owner, foreign } | { total, marker }
+-- lost: it is shared, but the books of its shares are not here
 local function standing(key)
   local owner, odd = content(key.plain)
   if not owner then return nil end
   if odd or string.sub(owner, 1, #SHARED) ~= SHARED then
-    local token, known = string.match(call('HGET', index, key.plain) or '', '^(%d+):(.*)$')
+    local token, known = string.match(key.entry or '', '^(%d+):(.*)$')
     if odd or known ~= owner then return { owner = owner, foreign = true } end
     return { owner = owner, token = token }
   end
   local books = call('HMGET', key.shares, 'marker', 'total')
-  -- Without the books of this very marker nobody knows who shares: but somebody does, until the marker expires.
-  if books[1] ~= owner then return { owner = owner, foreign = true } end
+  if books[1] ~= owner then return { owner = owner, foreign = true, lost = true } end
   local total = tonumber(books[2])
-  for _, gone in ipairs(call('ZRANGEBYSCORE', key.ends, '-inf', now)) do total = total - dropShare(key, gone) end
-  if total > 0 then return { total = total, marker = owner } end
-  clear(key)
+  for _, ended in ipairs(call('ZRANGEBYSCORE', key.expirations, '-inf', now, 'LIMIT', 0, PRUNE)) do
+    total = total - dropShare(key, ended).weight
+  end
+  local held = { total = total, marker = owner }
+  if total > 0 then return held end
+  clear(key, held)
   return nil
 end
 
@@ -176,122 +216,179 @@ local function fits(held, claim)
   return held.total ~= nil and held.total + claim.weight <= claim.capacity
 end
 
-local function share(key, claim, held, token, ttl)
+-- Returns what then holds the key.
+local function share(key, claim, held, ttl)
+  local token = mint(ttl, not held and key.plain)
   local marker = held and held.marker or SHARED .. token
   if not held then
-    call('DEL', key.shares, key.ends)
-    call('SET', key.plain, marker, 'PX', ttl)
-    call('HSET', index, key.plain, token .. ':' .. marker)
+    -- Books that an accidental DEL of the plain key left behind would count the old shares with the new.
+    call('UNLINK', key.shares)
+    call('UNLINK', key.expirations)
+    call('SET', key.plain, marker, 'PX', whole(ttl))
+    key.entry = token .. ':' .. marker
   end
   local entry = table.concat({ claim.weight, claim.capacity, token, flagsOf(claim), claim.value or '' }, ':')
   local total = (held and held.total or 0) + claim.weight
   call('HSET', key.shares, 'marker', marker, 'total', total, '=' .. claim.owner, entry)
-  call('ZADD', key.ends, whole(now + ttl), claim.owner)
-  fitExpiry(key)
+  call('ZADD', key.expirations, whole(now + ttl), claim.owner)
+  if not held or call('PTTL', key.plain) < ttl then fitExpiry(key) end
+  return token, { total = total, marker = marker }
 end
 
--- Grants what nobody is in the way of (any more).
+-- Grants what nobody is in the way of (any more). Returns the token, and what then holds the key.
 local function grant(key, claim, held, ttl)
-  local token = mint(ttl)
+  local token
   if claim.weight == ALL then
-    call('SET', key.plain, claim.owner, 'PX', ttl)
-    call('HSET', index, key.plain, token .. ':' .. claim.owner)
-    call('DEL', key.note)
-    writeNote(key, claim, token, ttl)
+    call('SET', key.plain, claim.owner, 'PX', whole(ttl))
+    token = mint(ttl, key.plain, claim.owner)
+    key.entry = token .. ':' .. claim.owner
+    if key.hasMetadata then call('DEL', key.metadata) end
+    key.hasMetadata = false
+    writeMetadata(key, claim, token, ttl)
+    held = { owner = claim.owner, token = token }
   else
-    share(key, claim, held, token, ttl)
+    token, held = share(key, claim, held, ttl)
   end
   if claim.announce then tell(key, 'changed') end
-  return token
+  return token, held
 end
 
--- Ends every lease of the key, foreign ones too, and tells whoever may need to know.
+-- Ends every lease of the key, foreign ones too, and tells every process that listens which they were.
 local function evict(key, held)
-  local owners = held.total and call('ZRANGE', key.ends, 0, -1) or { held.owner }
-  local announced = noteOf(key, held.token)
-  for _, owner in ipairs(owners) do
-    if held.total then dropShare(key, owner) end
-    tell(key, 'revoked ' .. owner)
-    call('PUBLISH', lead .. 'leasehold:revoked', owner)
+  local announced = metadataOf(key, held.token)
+  local page = {}
+  local function publish()
+    if #page > 0 then call('PUBLISH', lead .. 'leasehold:1:revoked', key.plain .. '\0' .. table.concat(page)) end
+    page = {}
   end
-  clear(key)
+  if held.total then
+    local owners = call('ZRANGE', key.expirations, 0, -1)
+    for from = 1, #owners, PRUNE do
+      local fields = {}
+      for i = from, math.min(from + PRUNE - 1, #owners) do fields[#fields + 1] = '=' .. owners[i] end
+      for i, entry in ipairs(call('HMGET', key.shares, unpack(fields))) do
+        local one = entry and unpackShare(entry)
+        announced = announced or one and one.announce
+        page[#page + 1] = digits(one and one.token or '') .. owners[from + i - 1] .. '\0'
+      end
+      publish()
+    end
+  else
+    page[1] = digits(held.token or '') .. held.owner .. '\0'
+    publish()
+  end
+  clear(key, held)
   if announced then tell(key, 'changed') end
 end
 
 local function leave(key, owner)
-  if call('ZREM', key.line, owner) == 0 then return false end
-  call('ZREM', key.till, owner)
-  call('HDEL', key.places, owner)
+  if call('ZREM', key.queue, owner) == 0 then return false end
+  call('ZREM', key.queueExpirations, owner)
+  call('HDEL', key.waiters, owner)
   return true
 end
 
--- Drops places whose owners fell silent; returns who is first in line.
+-- Drops queue entries whose owners fell silent; returns who is first in the queue, and whether any were dropped.
 local function head(key)
-  for _, owner in ipairs(call('ZRANGEBYSCORE', key.till, '-inf', now)) do leave(key, owner) end
-  return call('ZRANGE', key.line, 0, 0)[1]
+  if not key.queued then return nil end
+  local silent = call('ZRANGEBYSCORE', key.queueExpirations, '-inf', now, 'LIMIT', 0, PRUNE)
+  for _, owner in ipairs(silent) do leave(key, owner) end
+  local first = call('ZRANGE', key.queue, 0, 0)[1]
+  -- More of them than are dropped at a time: look at those in front.
+  while #silent == PRUNE and first and (tonumber(call('ZSCORE', key.queueExpirations, first)) or 0) <= now do
+    leave(key, first)
+    first = call('ZRANGE', key.queue, 0, 0)[1]
+  end
+  return first, #silent > 0
 end
 
-local function placeOf(key, owner)
-  local weight, capacity, ttl, place, ear, flags, value =
-    string.match(call('HGET', key.places, owner), '^(%d+):(%d+):(%d+):(%d+):(%w*):(%a*):(.*)$')
+local function waiterOf(key, owner)
+  local weight, capacity, ttl, queueMs, subscriber, flags, value =
+    string.match(call('HGET', key.waiters, owner) or '', '^(%d+):(%d+):(%d+):(%d+):(%w*):(%a*):(.*)$')
+  if not weight then return nil end
   return {
-    owner = owner, weight = tonumber(weight), capacity = tonumber(capacity), ttl = tonumber(ttl), place = tonumber(place),
-    ear = ear, announce = string.find(flags, 'a', 1, true) ~= nil, value = string.find(flags, 'v', 1, true) and value,
+    owner = owner, weight = tonumber(weight), capacity = tonumber(capacity), ttl = tonumber(ttl), queueMs = tonumber(queueMs),
+    subscriber = subscriber, announce = string.find(flags, 'a', 1, true) ~= nil,
+    value = string.find(flags, 'v', 1, true) and value,
   }
 end
 
--- Hands the lease to the head of the line while there is room: no second question, no race with newcomers.
--- Provisionally, for as long as a place lasts: if it is dead, it must not block the others for a whole ttl.
--- Stops before the one who is asking right now: that one gets more than a hand-over.
-local function serve(key, before)
-  for owner in head, key do
-    if owner == before then break end
-    local claim, held = placeOf(key, owner), standing(key)
-    if not fits(held, claim) then break end
-    leave(key, owner)
-    local ttl = math.min(claim.place, claim.ttl)
-    tellGrant(key, claim, grant(key, claim, held, ttl), whole(ttl))
+-- Hands the lease to the first in the queue while there is room: no second request, no race with newcomers. Provisionally, for
+-- as long as a queue entry lasts: a waiter that died must not block the others for a whole ttl. Stops before the one who is
+-- asking right now, who gets more than that. What the budget does not suffice for is left to the next in the queue, which is
+-- told to ask. first: who is first in the queue. Returns what then holds the key, and who is first then.
+local function serve(key, held, first, before)
+  while first and first ~= before do
+    local waiter = waiterOf(key, first)
+    if waiter then
+      if not fits(held, waiter) then break end
+      if budget == 0 then
+        send(key, waiter, 0, now)
+        break
+      end
+      budget = budget - 1
+      local ttl, token = math.min(waiter.queueMs, waiter.ttl)
+      token, held = grant(key, waiter, held, ttl)
+      send(key, waiter, token, now + ttl)
+    end
+    leave(key, first)
+    first = call('ZRANGE', key.queue, 0, 0)[1]
   end
+  return held, first
 end
 
--- Leaves beside the key what whoever comes next has to know of its line and note: nothing, if there is neither; to whom it
--- goes next, if that one wants it alone and has no further wishes (quick-release.lua); else, to take the long way. A token is
--- put aside for the heir, larger than that of who holds it: the least it gets, if the clock goes back until then.
-local function mark(key)
-  local first, noted = call('ZRANGE', key.line, 0, 0)[1], call('EXISTS', key.note) == 1
-  if not first then
-    call('DEL', key.heir)
-    if noted then call('HSET', index, key.more, 'more') else call('HDEL', index, key.more) end
-    return
+-- The state of a key, for whoever comes next: kind, m or - (there is metadata), until when its queue exists (13 digits).
+--   n  metadata only
+--   q  a queue
+--   s  a queue whose first waiter wants the key alone, without metadata, and gets it from its present holder; then: until when
+--      that waiter waits (13 digits), ttlMs ' ' address \0 holder \0 owner \0 plain      This is what a release needs to hand
+--      the key on in its fast path.
+--   h  a queue whose first waiter was handed the key by that fast path: it does not wait any more
+-- Nothing, if there is neither queue nor metadata: only then nobody need look at any other key than the plain one.
+local function writeState(key)
+  local first = key.queued and call('ZRANGE', key.queue, 0, 0)[1]
+  key.queued = first and true or false
+  local metadata = key.hasMetadata and 'm' or '-'
+  local state = key.hasMetadata and 'nm0000000000000' or nil
+  if first then
+    local till = string.format('%013.0f', now + math.max(call('PTTL', key.queue), 1))
+    local ttl, queueMs, subscriber =
+      string.match(call('HGET', key.waiters, first) or '', '^2147483647:2147483647:(%d+):(%d+):(%w+)::$')
+    local holder, odd
+    if ttl and not key.hasMetadata then holder, odd = content(key.plain) end
+    state = 'q' .. metadata .. till
+    if holder and not odd and string.sub(holder, 1, #SHARED) ~= SHARED then
+      local waits = string.format('%013.0f', call('ZSCORE', key.queueExpirations, first) or 0)
+      state = 's' .. metadata .. till .. waits .. whole(math.min(ttl, queueMs)) .. ' ' .. addressOf(key, subscriber) ..
+        '\0' .. holder .. '\0' .. first .. '\0' .. key.plain
+    end
   end
-  call('HSET', index, key.more, 'more')
-  local holder, odd = content(key.plain)
-  local ttl, place, ear = string.match(call('HGET', key.places, first), '^2147483647:2147483647:(%d+):(%d+):(%w+)::$')
-  local heir = 'more'
-  if ttl and holder and not odd and not noted then
-    local given = whole(math.min(ttl, place))
-    local least = digits(mint(tonumber(ttl)))
-    heir = table.concat({ holder, given .. ' ' .. addressOf(key, ear), least, letterOf(key, first, given) }, '\0')
-  end
-  call('SET', key.heir, heir, 'PX', whole(math.max(call('ZSCORE', key.till, first) - now, 1)))
+  if state and state ~= key.state then call('HSET', index, key.stateField, state) end
+  if key.state and not state then call('HDEL', index, key.stateField) end
+  -- An index that this call made gets its expiry here, and a token that is not granted to anybody.
+  if state and newest == 0 then mint(0) end
+  key.state = state
 end
 
--- Who was handed it by quick-release.lua, nobody having come the long way since; and sees to it that its token is remembered.
-local function settle(key)
-  local known = call('HMGET', index, '', key.plain, key.more)
-  if known[3] ~= 'handed' then return nil end
-  local token, owner = string.match(known[2] or '', '^(%d+):(.*)$')
-  if token and tonumber(token) > (tonumber(known[1]) or 0) then call('HSET', index, '', token) end
-  return owner or ''
-end
-
--- The names of a key, its line in order: who was handed it by quick-release.lua does not wait any more.
+-- A key with what the index knows of it. Who was handed it by the fast path of a release leaves the queue here.
 local function open(plain)
   local key = keyOf(plain)
-  local owner = settle(key)
-  if owner then
-    leave(key, owner)
-    mark(key)
+  local known = call('HMGET', index, '', plain, key.stateField)
+  newest = tonumber(known[1]) or 0
+  key.entry, key.state = known[2] or nil, known[3] or nil
+  -- The index was lost: the side keys tell.
+  if not known[1] then
+    key.queued = call('EXISTS', key.queue) == 1
+    key.hasMetadata = call('EXISTS', key.metadata) == 1
+    if key.queued or key.hasMetadata then writeState(key) end
+  end
+  if not key.state or not known[3] then return key end
+  local kind, metadata, till = string.match(key.state, '^(.)(.)(%d%d%d%d%d%d%d%d%d%d%d%d%d)')
+  key.queued, key.hasMetadata, key.till = kind ~= 'n', metadata == 'm', tonumber(till)
+  if key.queued and cluster and tonumber(till) > now and call('EXISTS', key.queue) == 0 then moving() end
+  if kind == 'h' then
+    leave(key, string.match(key.entry or '', '^%d+:(.*)$') or '')
+    writeState(key)
   end
   return key
 end

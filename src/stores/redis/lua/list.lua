@@ -1,11 +1,6 @@
--- list.lua   KEYS directory           → the indexes in use
---            KEYS index  ARGV cursor pattern count      → [cursor, plain…], one page of the plain keys that match
---            neither                  → the server's time in microseconds
-if #KEYS == 0 then
-  local clock = redis.call('TIME')
-  return clock[1] * 1000000 + clock[2]
-end
-if #ARGV == 0 then return redis.call('ZRANGE', KEYS[1], 0, -1) end
+-- list.lua   KEYS directory  ARGV from to                → the indexes in use, in their order
+--            KEYS index      ARGV cursor pattern count   → [cursor, plain…], one page of the plain keys that match
+if #ARGV == 2 then return redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[2]) end
 local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
 local answer = { page[1] }
 for i = 1, #page[2], 2 do

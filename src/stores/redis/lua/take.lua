@@ -3,12 +3,15 @@
 -- = set cost, for all requests, or per request: set cost    cost x: forget what was taken, and look
 -- → flat, per request: allowed remaining retryAfterMicros resetMicros states    retryAfterMicros -1: never; allowed is '!error'
 -- if it failed; states: flat, per limit: remaining nextMicros, or 0 for one token bucket
--- A token bucket is a string, the time at which it is full again. A sliding window is a list of at:cost:sum, where sum is
--- what was taken up to and with this entry, so that the two ends tell what counts now; a block is one entry of more than the
--- limit. A fixed window is a string, end:count. Says the same as kit/rate.ts.
+-- A token bucket is a string, the time at which it is full again. A fixed window is a string, end:count. A sliding window is
+-- a list of at:cost:sum:since, where sum is what was taken up to and with this entry, so that the two ends tell what counts
+-- now; a block is one entry of more than the limit. From PARTS entries on, what is taken within a PARTS-th of the window is
+-- one entry, which counts as if all of it had been taken at its last moment: never more than the limit in any stretch, at
+-- most 514 entries, and a place is free again at most that part of the window late. Otherwise as kit/rate.ts says it.
 local call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
 local HAIR = 1e-6
 local LONGEST_BLOCK = 31536000000
+local PARTS = 256
 local clock = call('TIME')
 local now = clock[1] * 1000 + clock[2] / 1000
 
@@ -38,37 +41,47 @@ local function fill(meter, fullAt)
   if fullAt > now then call('SET', meter, fullAt, 'PX', ceil(fullAt - now)) else call('DEL', meter) end
 end
 
-local function entry(text)
-  local at, cost, sum = string.match(text or '', '^([^:]+):([^:]+):([^:]+)$')
-  return tonumber(at), tonumber(cost), tonumber(sum)
+local function entry(meter, at)
+  local text = call('LINDEX', meter, at)
+  local last, cost, sum, since = string.match(text or '', '^([^:]+):([^:]+):([^:]+):([^:]+)$')
+  return tonumber(last), tonumber(cost), tonumber(sum), tonumber(since)
+end
+
+local function textOf(at, cost, sum, since)
+  return table.concat({ number(at), number(cost), number(sum), number(since) }, ':')
+end
+
+-- The first entry for which this holds, if it holds for all behind it: by halving, so that no number of entries costs much.
+local function firstEntry(meter, holds)
+  local low, high = 0, call('LLEN', meter)
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if holds(entry(meter, middle)) then high = middle else low = middle + 1 end
+  end
+  return low
 end
 
 -- How long until enough of the oldest entries no longer count.
 local function waitFor(meter, limit, cost, free)
-  local retry, from, size = 0, 0, 1
-  while cost > free + HAIR do
-    local page = call('LRANGE', meter, from, from + size - 1)
-    for _, text in ipairs(page) do
-      if cost <= free + HAIR then return retry end
-      local at, took = entry(text)
-      free = free + took
-      retry = at + limit.per - now
-    end
-    if #page < size then return retry end
-    from, size = from + size, 100
-  end
-  return retry
+  if cost <= free + HAIR then return 0 end
+  local at, took, sum = entry(meter, 0)
+  if not at then return 0 end
+  if cost <= free + took + HAIR then return at + limit.per - now end
+  local before = sum - took
+  local enough = firstEntry(meter, function(_, _, total) return cost <= free + total - before + HAIR end)
+  return (entry(meter, enough) or entry(meter, -1)) + limit.per - now
 end
 
--- free, sum so far, reset
+-- free, the last entry, reset
 local function window(meter, limit)
-  local at, took, sum = entry(call('LINDEX', meter, 0))
-  while at and at + limit.per <= now do
-    call('LPOP', meter)
-    at, took, sum = entry(call('LINDEX', meter, 0))
+  local at, took, sum = entry(meter, 0)
+  if at and at + limit.per <= now then
+    call('LTRIM', meter, firstEntry(meter, function(last) return last + limit.per > now end), -1)
+    at, took, sum = entry(meter, 0)
   end
-  local last, _, total = entry(call('LINDEX', meter, -1))
-  return limit.limit - (at and total - sum + took or 0), total or 0, last and last + limit.per - now or 0
+  if not at then return limit.limit, nil, 0 end
+  local last, cost, total, since = entry(meter, -1)
+  return limit.limit - (total - sum + took), { cost = cost, sum = total, since = since }, last + limit.per - now
 end
 
 -- Each: free, retry, reset before; what charging it needs
@@ -77,21 +90,21 @@ local function judge(meter, limit, cost)
     local free, fullAt = bucket(meter, limit)
     return { free = free, retry = retryBucket(limit, cost, free), reset = fullAt - now, state = fullAt }
   end
-  local free, sum, reset = window(meter, limit)
+  local free, newest, reset = window(meter, limit)
   local retry = cost < 0 and 0 or cost > limit.limit and math.huge or waitFor(meter, limit, cost, free)
-  return { free = free, retry = retry, reset = reset, state = sum }
+  return { free = free, retry = retry, reset = reset, state = newest }
 end
 
 -- The latest first: what counts for longest. A block is not given back. → how much
 local function giveBack(meter, limit, amount)
   local given = 0
   while given < amount do
-    local at, took, sum = entry(call('LINDEX', meter, -1))
+    local at, took, sum, since = entry(meter, -1)
     if not at or took > limit.limit then break end
     local part = math.min(took, amount - given)
     given = given + part
     -- LSET keeps the expiry of a list of one, which RPOP and RPUSH would lose.
-    if took - part > HAIR then call('LSET', meter, -1, number(at) .. ':' .. number(took - part) .. ':' .. number(sum - part))
+    if took - part > HAIR then call('LSET', meter, -1, textOf(at, took - part, sum - part, since))
     else call('RPOP', meter) end
   end
   return given
@@ -104,24 +117,30 @@ local function charge(meter, limit, cost, verdict)
     verdict.free = math.min(verdict.free - cost, limit.burst)
     verdict.reset = fullAt - now
   elseif cost > 0 then
-    call('RPUSH', meter, number(now) .. ':' .. number(cost) .. ':' .. number(verdict.state + cost))
+    local newest = verdict.state or { cost = 0, sum = 0, since = now }
+    local close = verdict.state and now >= newest.since and now - newest.since < limit.per / PARTS
+    if close and call('LLEN', meter) >= PARTS then
+      call('LSET', meter, -1, textOf(now, newest.cost + cost, newest.sum + cost, newest.since))
+    else
+      call('RPUSH', meter, textOf(now, cost, newest.sum + cost, now))
+    end
     call('PEXPIRE', meter, ceil(limit.per))
     verdict.free = verdict.free - cost
     verdict.reset = limit.per
   elseif cost < 0 then
     verdict.free = verdict.free + giveBack(meter, limit, -cost)
-    local last = entry(call('LINDEX', meter, -1))
+    local last = entry(meter, -1)
     verdict.reset = last and last + limit.per - now or 0
   end
 end
 
 -- One entry of more than the limit, in place of all others: until it ends nothing passes, and after it everything is free.
 local function block(meter, limit)
-  local _, took = entry(call('LINDEX', meter, 0))
+  local _, took = entry(meter, 0)
   if took and took > limit.limit then return end
-  local cost = number(limit.limit + 1)
+  local began = now + limit.block - limit.per
   call('DEL', meter)
-  call('RPUSH', meter, number(now + limit.block - limit.per) .. ':' .. cost .. ':' .. cost)
+  call('RPUSH', meter, textOf(began, limit.limit + 1, limit.limit + 1, began))
   call('PEXPIRE', meter, ceil(limit.block))
 end
 

@@ -1,22 +1,40 @@
 /**
- * What the scripts answer, in the words of the contract.
+ * Requests as the scripts want them, and what the scripts answer, in the words of the contract.
  *
  * @module
  */
-import type {
-  Answer,
-  Blocker,
-  Claim,
-  Failure,
-  HolderView,
-  Released,
-  Renewed,
-  TakeAnswer,
-  WaiterView,
+import {
+  ALL,
+  type Answer,
+  type Blocker,
+  type Claim,
+  type Failure,
+  type HolderView,
+  type Released,
+  type Renewal,
+  type Renewed,
+  type TakeAnswer,
+  type WaiterView,
 } from '../../store.js'
 import { type Reply, maybeText, text } from '../../clients/redis/adapter.js'
+import { unavailable } from './errors.js'
 import { statesOf } from './takes.js'
-import { unavailable } from './trouble.js'
+
+const HALF_A_DAY_MS = 43_200_000
+
+/** Redis counts whole milliseconds. Never more than asked for, and never none. */
+export function wholeMs(ms: number): number {
+  return Math.max(Math.floor(ms), 1)
+}
+
+/** acquire.lua says how. An exclusive claim without further wishes, the usual one, is written as short as can be. */
+export function termsOfClaim({ weight, capacity, placeMs, announce, steal, value, ttlMs }: Claim): string {
+  const queueMs = placeMs !== undefined && placeMs > 0 ? String(wholeMs(placeMs)) : ''
+  // Long leases take the slow path, which sees to it that the index outlives them.
+  if (weight === ALL && !announce && !steal && value === undefined && ttlMs < HALF_A_DAY_MS) return queueMs
+  const flags = `${announce ? 'a' : ''}${steal ? 's' : ''}${value === undefined ? '' : 'v'}`
+  return `${weight}:${capacity}:${queueMs || '0'}:${flags}:${value ?? ''}`
+}
 
 /** A lone answer is not in a list: the usual case spares the client a nested reply. */
 export function answersOf(reply: Reply, count: number): Reply[] {
@@ -37,20 +55,42 @@ export function tooLate(reply: Reply): number | undefined {
   return said.startsWith('@') ? Number(said.slice(1)) : undefined
 }
 
-export function answerOf(reply: Reply, claim: Claim, ttlMs: number): Answer {
+/** The claim was not decided, because the others of its batch took long enough: it has to be asked again. */
+export function isLeftOver(reply: Reply): boolean {
+  return !Array.isArray(reply) && text(reply) === '+'
+}
+
+/** `heard`: what the server's clock said, in microseconds. */
+export function answerOf(reply: Reply, claim: Claim, ttlMs: number, heard: (micros: number) => void): Answer {
   if (!Array.isArray(reply)) {
     const error = failureOf(reply)
     if (error) return { granted: 'unknown', error }
     return { granted: true, owner: claim.owner, token: BigInt(text(reply)), ttlMs }
   }
-  const [ahead, owner, left, token, value, foreign] = reply as Reply[]
-  if (owner === undefined || owner === null) return { granted: false, ahead: Number(ahead) }
+  const [ahead, newest, now, owner, left, token, value, foreign] = reply as Reply[]
+  heard(Number(now))
+  const refusal = { granted: false, ahead: Number(ahead), newest: BigInt(text(newest)) } as const
+  if (owner === undefined || owner === null) return refusal
   const blocker: Blocker = { owner: text(owner), ...remaining(left), ...tokenOf(token), ...valueOf(value) }
   if (Number(foreign) === 1) blocker.foreign = true
-  return { granted: false, ahead: Number(ahead), blocker }
+  return { ...refusal, blocker }
 }
 
-export function renewedOf(reply: Reply, ttlMs: number): Renewed {
+/** The arguments of renew.lua for one lease. */
+export function termsOfRenewal({ owner, token, ttlMs, value, queued }: Renewal): string[] {
+  const what = queued ? '?' : value === undefined ? '' : `=${value}`
+  return [owner, token === undefined ? '' : String(token), String(wholeMs(ttlMs)), what]
+}
+
+export function renewedOf(reply: Reply, ttlMs: number, heard: (micros: number) => void): Renewed {
+  if (Array.isArray(reply)) {
+    const [kind, token, now, ms] = reply as Reply[]
+    heard(Number(now))
+    if (Number(kind) === 2) return { outcome: 'granted', token: BigInt(text(token)), ttlMs: Math.max(Number(ms), 0) }
+    const waiting = { outcome: 'waiting', newest: BigInt(text(token)) } as const
+    if (reply.length === 3) return { ...waiting, ahead: 1 }
+    return ms === null || Number(ms) < 0 ? { ...waiting, ahead: 0 } : { ...waiting, ahead: 0, blockedMs: Number(ms) }
+  }
   const error = failureOf(reply)
   if (error) return { outcome: 'unknown', error }
   return Number(reply) === 1 ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
@@ -62,12 +102,21 @@ export function releasedOf(reply: Reply): Released {
   return { outcome: Number(reply) === 1 ? 'released' : 'gone' }
 }
 
-/** One key, as look.lua sees it. */
-export function viewOf(reply: Reply, key: string): { holders: HolderView[]; waiters: WaiterView[] } {
+/** One key, or one page of it. */
+export interface KeyView {
+  holders: HolderView[]
+  waiters: WaiterView[]
+  /** There are more of either. */
+  more: boolean
+}
+
+/** As inspect.lua says it. */
+export function viewOf(reply: Reply, key: string): KeyView {
   const error = failureOf(reply)
   if (error) throw error
-  const [holders, waiting, waiters] = reply as [Reply[][], Reply, Reply[][]]
+  const [holders, waiting, waiters, more] = reply as [Reply[][], Reply, Reply[][], Reply]
   return {
+    more: Number(more) === 1,
     holders: holders.map((row) => holderOf(row, key, Number(waiting))),
     waiters: waiters.map(([owner, weight, capacity, waited, value]) => ({
       key,
@@ -97,7 +146,7 @@ function holderOf(row: Reply[], key: string, waiting: number): HolderView {
   return view
 }
 
-/** The four numbers of one take. */
+/** The five answers of one take. */
 export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Failure {
   const error = failureOf(replies[at])
   if (error) return { granted: 'unknown', error }

@@ -5,35 +5,35 @@
  * @module
  */
 import { type Adapter, type Reply, type Server, text } from '../../clients/redis/adapter.js'
-import { type Names, literally } from './names.js'
+import { type Keys, literally } from './keys.js'
 import { within } from './within.js'
 
-/** Keys per step: two milliseconds of the server's time at most. */
-const STEP = 2_000
+/** STEP: keys per SCAN, half a millisecond of the server's time. */
+const STEP = 1_000
 /** A walk that took this long is not repeated before twenty times as long has passed: five per cent of the time at most. */
 const REST = 20
 
-export class Foreigners {
+export class ForeignHolders {
   readonly #adapter: Adapter
-  readonly #names: Names
-  readonly #patienceMs: number
+  readonly #keys: Keys
+  readonly #waitMs: number
   /** What the last whole walk found, and what the present one did so far. */
   #known = new Set<string>()
   #walking: Promise<void> | undefined
   #restUntil = 0
   #closed = false
 
-  constructor(adapter: Adapter, names: Names, patienceMs: number) {
+  constructor(adapter: Adapter, keys: Keys, waitMs: number) {
     this.#adapter = adapter
-    this.#names = names
-    this.#patienceMs = patienceMs
+    this.#keys = keys
+    this.#waitMs = waitMs
   }
 
   /** Keys of kind `lock` under this prefix, ours among them. Waits for a walk, but not for ever: what it finds later counts later. */
   async keys(prefix: string): Promise<string[]> {
     if (!prefix.startsWith('lock:') && !'lock:'.startsWith(prefix)) return []
     if (!this.#walking && performance.now() >= this.#restUntil) this.#walk()
-    if (this.#walking) await within(this.#patienceMs, this.#walking)
+    if (this.#walking) await within(this.#waitMs, this.#walking)
     return [...this.#known].filter((key) => key.startsWith(prefix))
   }
 
@@ -55,18 +55,19 @@ export class Foreigners {
   async #findAll(): Promise<void> {
     const found = new Set<string>()
     const servers = await this.#adapter.masters()
-    await Promise.all(servers.map((server) => this.#findOn(server, found)))
+    // One server after the other: a listing is never urgent.
+    for (const server of servers) await this.#findOn(server, found)
     this.#known = found
   }
 
   async #findOn(server: Server, found: Set<string>): Promise<void> {
-    const pattern = `${literally(`${this.#names.lead}lock:`)}*`
+    const pattern = `${literally(`${this.#keys.lead}lock:`)}*`
     let cursor = '0'
     do {
       const page = await server.send('SCAN', cursor, 'MATCH', pattern, 'COUNT', String(STEP))
       const [next, plains] = page as [Reply, Reply[]]
       for (const plain of plains) {
-        const key = this.#names.key(text(plain))
+        const key = this.#keys.key(text(plain))
         found.add(key)
         this.#known.add(key)
       }

@@ -6,7 +6,7 @@
 import { randomBytes } from 'node:crypto'
 import { InvalidOptionError } from '../../errors.js'
 import type { Limit } from '../../store.js'
-import { ServerClock } from './server-clock.js'
+import type { ServerClock } from './server-clock.js'
 import { hashTag, slotOf, tagOf } from './slots.js'
 
 /** The kind of a key: `lock` of `lock:order:7`. */
@@ -25,8 +25,10 @@ export interface Index {
   /** Its key in Redis. */
   readonly name: string
   readonly kind: string
-  /** Of the server that has it. */
-  readonly clock: ServerClock
+  /** Of a cluster; 0 elsewhere. */
+  readonly slot: number
+  /** Of the server that has it; unknown before it was asked. */
+  clock: ServerClock | undefined
   /** Until when, by our clock, nothing has to be looked into before asking. */
   warmUntil: number
   /** Until when the directory knows of it. */
@@ -41,15 +43,26 @@ interface Known {
   index: Index
 }
 
+/** MOST_KNOWN: keys whose names are remembered. More would only be memory: working one out takes a microsecond. */
 const MOST_KNOWN = 10_000
 
+/**
+ * What every name of ours begins with, behind the prefix. The number is the format of what is kept there: another format is
+ * another set of keys, so that versions of this library that differ in it never misread each other. They meet at the plain
+ * key, where each takes the other for a foreign holder.
+ */
+const ROOT = 'leasehold:1:'
+
+/** As `keyOf` in common.lua names them. */
+const SIDE_KEYS = ['metadata', 'shares', 'expirations', 'queue', 'queue-expirations', 'waiters']
+
 /** The names of everything the store keeps. All are full names, with the prefix that the client itself puts before them. */
-export class Names {
+export class Keys {
   /** What stands before every name: the client's own key prefix, and ours. */
   readonly lead: string
   readonly cluster: boolean
-  /** Where those hear of a grant who wait by this store: on a channel with this behind it. */
-  readonly ear: string = randomBytes(6).toString('hex')
+  /** Names this store where others tell it of its grants. */
+  readonly subscriber: string = randomBytes(6).toString('hex')
   readonly #indexes = new Map<string, Index>()
   readonly #known = new Map<string, Known>()
 
@@ -103,10 +116,10 @@ export class Names {
   }
 
   #index(kind: string, slot: number): Index {
-    const name = `${this.lead}leasehold:held:${this.cluster ? `{${tagOf(slot)}}:` : ''}${kind}`
+    const name = `${this.lead}${ROOT}held:${this.cluster ? `{${tagOf(slot)}}:` : ''}${kind}`
     let index = this.#indexes.get(name)
     if (!index)
-      this.#indexes.set(name, (index = { name, kind, clock: new ServerClock(), warmUntil: 0, announcedUntil: 0 }))
+      this.#indexes.set(name, (index = { name, kind, slot, clock: undefined, warmUntil: 0, announcedUntil: 0 }))
     return index
   }
 
@@ -117,12 +130,12 @@ export class Names {
 
   /** The key that says which indexes there are. */
   get directory(): string {
-    return `${this.lead}leasehold:indexes`
+    return `${this.lead}${ROOT}indexes`
   }
 
-  /** Where everybody hears that a lease was taken away by force. */
+  /** The channel on which every process hears that a lease was taken away by force. */
   get revocations(): string {
-    return `${this.lead}leasehold:revoked`
+    return `${this.lead}${ROOT}revoked`
   }
 
   /** What the names of all that belongs to a key begin with. */
@@ -131,18 +144,29 @@ export class Names {
   }
 
   /** The channel on which a key's events are told to all. */
-  bell(key: string): string {
-    return `${this.base(key)}bell`
+  events(key: string): string {
+    return `${this.base(key)}events`
   }
 
-  /** The channel on which we alone hear what we are handed. */
-  ownBell(key: string): string {
-    return `${this.base(key)}bell:${this.ear}`
+  /** The channel on which this store alone hears of its grants. */
+  ownEvents(key: string): string {
+    return `${this.base(key)}events:${this.subscriber}`
   }
 
-  /** Where letters to an ear that takes mail are put. Its name begins with m, and no other's does. */
-  mailbox(ear: string): string {
-    return `${this.lead}leasehold:mail:${ear}`
+  /** The list into which grants to a subscriber are pushed. The name of such a subscriber begins with m, and no other's does. */
+  inbox(subscriber: string): string {
+    return `${this.lead}${ROOT}inbox:${subscriber}`
+  }
+
+  /** A key that only this store writes, on the server of that index. */
+  confirmation(index: Index): string {
+    return `${this.lead}${ROOT}confirm:${this.cluster ? `{${tagOf(index.slot)}}:` : ''}${this.subscriber}`
+  }
+
+  /** All keys that a script may touch for this one, besides the index and the plain key. */
+  sideKeys(key: string): string[] {
+    const base = this.base(key)
+    return SIDE_KEYS.map((name) => base + name)
   }
 
   /** What is remembered of one limit. A limit that is configured anew begins anew. */
@@ -157,8 +181,8 @@ export class Names {
    * no kind is called `leasehold`.
    */
   #base(plain: string): string {
-    if (hashTag(plain) !== undefined) return `${this.lead}leasehold:${plain}:`
-    if (this.cluster && plain.includes('}')) return `${this.lead}leasehold:{${tagOf(slotOf(plain))}}${plain}:`
-    return `${this.lead}leasehold:{${plain}}:`
+    if (hashTag(plain) !== undefined) return `${this.lead}${ROOT}${plain}:`
+    if (this.cluster && plain.includes('}')) return `${this.lead}${ROOT}{${tagOf(slotOf(plain))}}${plain}:`
+    return `${this.lead}${ROOT}{${plain}}:`
   }
 }

@@ -28,7 +28,9 @@ const meanings: Record<string, string> = {
 export function unavailable(error: unknown): LeaseholdError {
   if (error instanceof LeaseholdError) return error
   const message = reasonOf(error)
-  const meaning = meanings[/^-?([A-Z]+)\b/.exec(message)?.[1] ?? '']
+  // A script that reads a key which a moving slot has taken away already, or not brought yet.
+  const moving = message.includes('access a non local key') ? meanings.TRYAGAIN : undefined
+  const meaning = moving ?? meanings[/^-?([A-Z]+)\b/.exec(message)?.[1] ?? '']
   const reason = meaning ? `${meaning}: ${message}` : `is unavailable: ${message}`
   return new StoreUnavailableError(`redis ${reason}`, { cause: error })
 }

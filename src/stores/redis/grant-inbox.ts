@@ -1,0 +1,129 @@
+/**
+ * Grants are pushed to a Redis list owned by this process; the listening connection blocks on it (BLMPOP). Redis serves
+ * blocked clients before it flushes the reply of the script that released, so the waiter wakes first; a PUBLISH would wake it
+ * second. And one name more needs no subscription.
+ *
+ * @module
+ */
+import { type Ear, type Reply, lettersOf, text } from '../../clients/redis/adapter.js'
+
+export interface GrantInboxOptions {
+  /** The key of the list. */
+  name: string
+  timeoutMs: number
+  /** Pushes an empty message to the list, by the connection that asks for locks. */
+  probe: () => Promise<unknown>
+  deliver: (message: string) => void
+  /** It was open, and is not any more. */
+  broken: () => void
+}
+
+/** BLOCK_MS: how long one BLMPOP waits. Its answer, also an empty one, shows that the connection still works. */
+const BLOCK_MS = 5_000
+
+export class GrantInbox {
+  /**
+   * Settles when that is known: true, grants arrive; false, they never will, not on this server or not for this user;
+   * undefined, the connection broke.
+   */
+  readonly opened: Promise<boolean | undefined>
+  /** Grants arrive. */
+  open = false
+  /** The connection is blocked on the list: if nothing arrives, it is of no use any more. */
+  blocked = false
+  readonly #ear: Ear
+  readonly #options: GrantInboxOptions
+  /** Other commands on the same connection meanwhile. */
+  readonly #commands = new Set<Promise<unknown>>()
+  #waiting = false
+  #closed = false
+  #silence: NodeJS.Timeout | undefined
+
+  constructor(ear: Ear, options: GrantInboxOptions) {
+    this.#ear = ear
+    this.#options = options
+    this.opened = this.#begin()
+  }
+
+  /** A blocked connection does nothing else. So it is woken for this command, and blocks again when that is answered. */
+  interrupt(command: Promise<unknown>): void {
+    const over = (): void => void this.#commands.delete(command)
+    this.#commands.add(command)
+    command.then(over, over)
+    if (!this.#waiting) return
+    this.#waiting = false
+    this.#options.probe().catch(this.#break)
+  }
+
+  close(): void {
+    this.#closed = true
+    this.open = false
+    clearTimeout(this.#silence)
+  }
+
+  /** A user without the right, or a client in another database, would wait for grants that never arrive: so try. */
+  async #begin(): Promise<boolean | undefined> {
+    const { name, timeoutMs, probe } = this.#options
+    let timer: NodeJS.Timeout | undefined
+    try {
+      if (!(await this.#ear.takesMail())) return false
+      this.blocked = true
+      const first = this.#ear.mail(name, BLOCK_MS)
+      // Whether it failed is looked at below.
+      first.catch(() => {})
+      await probe()
+      const late = new Promise<undefined>((resolve) => {
+        timer = setTimeout(() => resolve(undefined), timeoutMs)
+        timer.unref()
+      })
+      if (lettersOf(await Promise.race([first, late])).length === 0) return false
+    } catch (error) {
+      return isRefusal(error) ? false : undefined
+    } finally {
+      clearTimeout(timer)
+    }
+    if (this.#closed) return undefined
+    this.open = true
+    process.nextTick(this.#wait)
+    return true
+  }
+
+  readonly #wait = (): void => {
+    if (this.#closed) return
+    if (this.#commands.size > 0) return void Promise.allSettled(this.#commands).then(this.#wait)
+    this.#waiting = true
+    // A connection that only seems to be open would leave every hand-off to the heartbeat of its waiter.
+    this.#silence = setTimeout(this.#break, BLOCK_MS + this.#options.timeoutMs)
+    this.#silence.unref()
+    this.#ear.mail(this.#options.name, BLOCK_MS).then(this.#take, this.#break)
+  }
+
+  readonly #take = (reply: Reply): void => {
+    clearTimeout(this.#silence)
+    this.#waiting = false
+    const messages = lettersOf(reply)
+    for (let i = 0; i < messages.length; i++) {
+      const message = text(messages[i])
+      if (message === '' || this.#closed) continue
+      try {
+        this.#options.deliver(message)
+      } catch {
+        // A message that cannot be read, or a listener that throws, must not end the loop: all later grants would be lost.
+      }
+    }
+    // Code that was just handed something runs first, up to where it waits for something else.
+    process.nextTick(this.#wait)
+  }
+
+  readonly #break = (): void => {
+    if (this.#closed) return
+    this.close()
+    this.#options.broken()
+  }
+}
+
+/** The server said no, and will do so again. */
+function isRefusal(error: unknown): boolean {
+  if (!(error instanceof Error)) return false
+  return /^(ERR|NOPERM|WRONGTYPE)\b/.test(error.message) || isRefusal(error.cause)
+}

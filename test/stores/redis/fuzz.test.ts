@@ -1,0 +1,345 @@
+/**
+ * The fast path of each script against its slow path: the same random operations on two servers, one of whose scripts have
+ * no fast path. Every answer, every token, every view and every pushed grant has to be the same. The time of both servers is
+ * injected, so that leases and queue entries end without anybody waiting for it.
+ */
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { ALL, type Answer, type Claim, type Lease, type Renewal, type Renewed, type Store } from '../../../src/store.js'
+import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
+import { embedded, type Sources } from '../../../src/stores/redis/scripts.js'
+import { createRedisStore } from '../../../src/stores/redis/store.js'
+import { ioredis } from './places.js'
+
+/** Longer by hand: FUZZ_MS=60000, and one run again: FUZZ_SEED=7. */
+const BUDGET_MS = Number(process.env.FUZZ_MS ?? 10_000)
+const STEPS = 150
+/** Of the injected time, and so long that what passes of the real time meanwhile is nothing beside it. */
+const UNIT_MS = 1_000_000
+
+const KEYS = ['lock:a', 'lock:{b}', 'lock:c', 'semaphore:s', 'semaphore:t', 'run-once:o']
+const OWNERS = ['o1', 'o2', 'o3', 'o4', 'o5', 'o6']
+
+/** The scripts, with a clock that is set by the test. */
+function timed(sources: Sources): Sources {
+  const clock = "{ redis.call('GET', 'fuzz:s'), redis.call('GET', 'fuzz:us') }"
+  return Object.fromEntries(
+    Object.entries(sources).map(([name, source]) => [
+      name,
+      source.replaceAll("redis.call('TIME')", clock).replaceAll("call('TIME')", clock),
+    ]),
+  ) as Sources
+}
+
+function withoutFastPath(sources: Sources): Sources {
+  const slow = (source: string): string => {
+    const changed = source.replace('local FAST = true', 'local FAST = false')
+    if (changed === source) throw new Error('there is no fast path to take away')
+    return changed
+  }
+  return { ...sources, acquire: slow(sources.acquire), release: slow(sources.release) }
+}
+
+/** As if so much time had passed: what is left of every key grows shorter. */
+const PASS = `
+  for _, key in ipairs(redis.call('KEYS', '*')) do
+    local left = redis.call('PTTL', key)
+    if left > 0 then
+      if left <= tonumber(ARGV[1]) then redis.call('DEL', key) else redis.call('PEXPIRE', key, left - ARGV[1]) end
+    end
+  end
+  redis.call('SET', 'fuzz:s', ARGV[2])
+  redis.call('SET', 'fuzz:us', ARGV[3])`
+
+interface Side {
+  command: (...args: string[]) => Promise<unknown>
+  store: Store
+  heard: string[]
+}
+
+const sides: Side[] = []
+const ends: (() => unknown)[] = []
+beforeAll(async () => {
+  for (const sources of [timed(embedded), withoutFastPath(timed(embedded))]) {
+    const server = await startRedis()
+    await server.command('EVAL', PASS, '0', '0', '1700000000', '0')
+    const { client, end } = ioredis[6](server.url)
+    const admin = ioredis[6](server.url)
+    const command = (...[name, ...args]: string[]): Promise<unknown> => admin.client.call(name as string, ...args)
+    const store = createRedisStore(adapterOf(client), { timeout: '20s', listForeign: false }, sources)
+    const side: Side = { command, store, heard: [] }
+    for (const key of KEYS) {
+      const watch = store.watch?.(key, (event) => {
+        // How much is left of a grant depends on the moment at which it is read.
+        if (event.type === 'granted') side.heard.push(`${key} granted ${event.owner} ${event.token}`)
+        else if (event.type === 'freed') side.heard.push(`${key} freed ${event.owner}`)
+      })
+      expect(await watch?.ready).toBe(true)
+    }
+    sides.push(side)
+    ends.push(
+      () => store.close(),
+      end,
+      () => server.stop(),
+    )
+  }
+})
+afterAll(async () => {
+  for (const end of ends) await end()
+})
+
+type Random = () => number
+function mulberry(seed: number): Random {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296
+  }
+}
+
+class Run {
+  readonly log: string[] = []
+  readonly #random: Random
+  /** The last token of each lease, as both sides said. */
+  readonly #tokens = new Map<string, bigint>()
+  /** The last token of an exclusive grant of each key. */
+  readonly #newest = new Map<string, bigint>()
+  /** Never goes back, also from one run to the next: the stores remember how far ahead of them their servers are. */
+  static #micros = 1_700_000_000_000_000
+
+  constructor(readonly seed: number) {
+    this.#random = mulberry(seed * 7_919)
+  }
+
+  #pick<T>(items: readonly T[]): T {
+    return items[Math.floor(this.#random() * items.length)] as T
+  }
+
+  #chance(share: number): boolean {
+    return this.#random() < share
+  }
+
+  #some<T>(most: number, make: () => T): T[] {
+    return Array.from({ length: this.#chance(0.7) ? 1 : 1 + Math.floor(this.#random() * most) }, make)
+  }
+
+  readonly #claim = (): Claim => {
+    const key = this.#pick(KEYS)
+    const counted = key.startsWith('semaphore')
+    const shared = counted || this.#chance(0.25)
+    const claim: Claim = {
+      key,
+      owner: (shared ? 'r' : '') + this.#pick(OWNERS),
+      weight: counted ? 1 + Math.floor(this.#random() * 2) : shared ? 1 : ALL,
+      capacity: counted ? 3 : ALL,
+      ttlMs: (this.#chance(0.25) ? 1 : 20) * UNIT_MS,
+    }
+    if (this.#chance(0.6)) claim.placeMs = (this.#chance(0.25) ? 1 : 15) * UNIT_MS
+    if (this.#chance(0.12)) claim.value = `"v${Math.floor(this.#random() * 9)}"`
+    if (this.#chance(0.1)) claim.announce = true
+    if (this.#chance(0.06)) claim.steal = true
+    return claim
+  }
+
+  readonly #lease = (): Lease => {
+    const recent = [...this.#tokens.keys()].slice(-6).map((lease) => lease.split(' ') as [string, string])
+    const [key, owner] =
+      this.#chance(0.7) && recent.length > 0
+        ? this.#pick(recent)
+        : [this.#pick(KEYS), this.#pick(['', 'r']) + this.#pick(OWNERS)]
+    const token = this.#tokens.get(`${key} ${owner}`)
+    if (token === undefined || this.#chance(0.4)) return { key, owner }
+    return { key, owner, token: this.#chance(0.2) ? token - 1n : token }
+  }
+
+  /** The same on both sides, and what they said. */
+  async #both<T>(what: string, act: (side: Side) => Promise<T> | T, show: (answer: T) => unknown): Promise<T> {
+    const answers = await Promise.all(sides.map(async (side) => act(side)))
+    const [fast, slow] = answers.map((answer) =>
+      JSON.stringify(show(answer as T), (_, value) =>
+        String(value) === '[object Object]' || Array.isArray(value) ? value : String(value),
+      ),
+    )
+    this.log.push(`${what} → ${fast}`)
+    if (fast !== slow) throw this.#fail(`fast and slow path differ: ${fast} and ${slow}`)
+    return answers[0] as T
+  }
+
+  #fail(why: string): Error {
+    return new Error(`seed ${this.seed}: ${why}\n${this.log.slice(-25).join('\n')}`)
+  }
+
+  async step(): Promise<void> {
+    Run.#micros += 1_000 + Math.floor(this.#random() * 5_000)
+    await this.#pass(0)
+    const dice = this.#random()
+    if (dice < 0.42) await this.#acquire()
+    else if (dice < 0.66) await this.#release()
+    else if (dice < 0.8) await this.#renew()
+    else if (dice < 0.86) await this.#pass(this.#pick([0.3, 0.7, 2, 16]) * UNIT_MS)
+    else if (dice < 0.89) await this.#revoke()
+    else if (dice < 0.92) await this.#interfere()
+    else await this.look()
+  }
+
+  async #pass(ms: number): Promise<void> {
+    Run.#micros += ms * 1_000
+    // Now and then the clock of both servers is set back for a moment.
+    const at = ms === 0 && this.#chance(0.05) ? Run.#micros - 20_000_000 : Run.#micros
+    const [seconds, micros] = [Math.floor(at / 1e6), at % 1e6]
+    await Promise.all(
+      sides.map(({ command }) =>
+        ms > 0
+          ? command('EVAL', PASS, '0', String(ms), String(seconds), String(micros))
+          : command('MSET', 'fuzz:s', String(seconds), 'fuzz:us', String(micros)),
+      ),
+    )
+    if (ms > 0) this.log.push(`${ms} ms pass`)
+  }
+
+  async #acquire(): Promise<void> {
+    const claims = this.#some(5, this.#claim)
+    const kinds = new Set(claims.map(({ key }) => key.split(':')[0]))
+    const atomic = claims.length > 1 && kinds.size === 1 && this.#chance(0.4)
+    const what = `acquire${atomic ? ' all of' : ''} ${JSON.stringify(claims)}`
+    const answers = await this.#both(
+      what,
+      ({ store }) => store.acquire(claims, { atomic }),
+      (all) => all.map(answerOf),
+    )
+    for (const [i, answer] of answers.entries()) {
+      if (answer.granted === 'unknown') throw this.#fail(`undecided: ${String(answer.error)}`)
+      if (answer.granted) this.#granted(claims[i] as Claim, answer.token)
+    }
+  }
+
+  #granted({ key, owner, weight }: Pick<Claim, 'key' | 'owner' | 'weight'>, token: bigint): void {
+    const lease = `${key} ${owner}`
+    const before = this.#newest.get(key) ?? 0n
+    if (weight === ALL && token !== this.#tokens.get(lease) && token <= before)
+      throw this.#fail(`the token ${token} of ${lease} is not larger than ${before}`)
+    this.#tokens.delete(lease)
+    this.#tokens.set(lease, token)
+    if (token > before) this.#newest.set(key, token)
+  }
+
+  async #release(): Promise<void> {
+    const leases = this.#some(5, this.#lease)
+    const answers = await this.#both(
+      `release ${show(leases)}`,
+      ({ store }) => store.release(leases),
+      (all) => all.map(({ outcome }) => outcome),
+    )
+    if (answers.some(({ outcome }) => outcome === 'unknown')) throw this.#fail('a release is unknown')
+  }
+
+  async #renew(): Promise<void> {
+    const renewals = this.#some(5, (): Renewal => {
+      const { key, owner, token } = this.#lease()
+      const ttlMs = (this.#chance(0.3) ? 1 : 20) * UNIT_MS
+      if (this.#chance(0.5)) return { key, owner, ttlMs, queued: true }
+      return { key, owner, ttlMs, token, ...(this.#chance(0.2) ? { value: `"r${this.log.length}"` } : {}) }
+    })
+    const answers = await this.#both(
+      `renew ${show(renewals)}`,
+      ({ store }) => store.renew(renewals),
+      (all) => all.map(renewedOf),
+    )
+    for (const [i, answer] of answers.entries()) {
+      if (answer.outcome === 'unknown') throw this.#fail(`a renewal is unknown: ${String(answer.error)}`)
+      const { key, owner } = renewals[i] as Renewal
+      if (answer.outcome === 'granted')
+        this.#granted({ key, owner, weight: owner.startsWith('r') ? 1 : ALL }, answer.token)
+    }
+  }
+
+  async #revoke(): Promise<void> {
+    const key = this.#pick(KEYS)
+    await this.#both(
+      `revoke ${key}`,
+      ({ store }) => store.revoke?.(key) ?? [],
+      (all) => all.map(({ owner }) => owner).sort(),
+    )
+  }
+
+  /** Somebody else's lock, an accidental DEL, or an index that was lost. */
+  async #interfere(): Promise<void> {
+    const command = this.#pick([
+      ['SET', 'lock:a', 'foreigner', 'NX', 'PX', String(2 * UNIT_MS)],
+      ['SET', 'lock:a', 'foreigner', 'NX'],
+      ['DEL', this.#pick(KEYS)],
+      ['DEL', 'lock:a'],
+      ['DEL', `leasehold:1:held:${this.#pick(['lock', 'semaphore'])}`],
+    ])
+    await this.#both(
+      command.join(' '),
+      (side) => side.command(...command),
+      (reply) => reply,
+    )
+  }
+
+  /** What is held and who waits, and that it is allowed. */
+  async look(): Promise<void> {
+    for (const key of KEYS) {
+      const { holders } = await this.#both(
+        `inspect ${key}`,
+        ({ store }) => store.inspect?.(key) ?? { holders: [], waiters: [] },
+        (view) => [
+          view.holders
+            .map((one) => [one.owner, one.weight, one.token, about(one.ttlMs), one.value, one.foreign])
+            .sort(),
+          view.waiters.map((one) => [one.owner, one.weight, one.value]),
+        ],
+      )
+      const taken = holders.reduce((sum, { weight }) => sum + weight, 0)
+      if (holders.length > 1 && taken > (key.startsWith('semaphore') ? 3 : ALL - 1))
+        throw this.#fail(`too much of ${key} is held`)
+      for (const { owner, token, weight } of holders)
+        if (token !== undefined) this.#granted({ key, owner, weight }, token)
+    }
+  }
+}
+
+function about(ms: number | undefined): number | undefined {
+  return ms === undefined ? undefined : Math.round(ms / 60_000)
+}
+
+function show(value: unknown): string {
+  return JSON.stringify(value, (_, item: unknown) => (typeof item === 'bigint' ? String(item) : item))
+}
+
+function answerOf(answer: Answer): unknown {
+  if (answer.granted === true) return ['granted', answer.token]
+  if (answer.granted === 'unknown') return ['unknown', String(answer.error)]
+  const { ahead, newest, blocker } = answer
+  // One of several shares: which of those that end in the same moment is no matter.
+  return ['refused', ahead, newest, about(blocker?.ttlMs), blocker?.value, blocker?.foreign, blocker?.owner]
+}
+
+function renewedOf(answer: Renewed): unknown {
+  if (answer.outcome === 'granted') return ['granted', answer.token, about(answer.ttlMs)]
+  if (answer.outcome === 'waiting') return ['waiting', answer.ahead, answer.newest, about(answer.blockedMs)]
+  return answer.outcome
+}
+
+test('the fast paths decide exactly as the slow paths do', { timeout: BUDGET_MS + 50_000 }, async () => {
+  const began = performance.now()
+  const only = Number(process.env.FUZZ_SEED ?? 0)
+  let runs = 0
+  for (let seed = only || 1; performance.now() - began < BUDGET_MS && (!only || runs === 0); seed++, runs++) {
+    for (const side of sides) {
+      await side.command('FLUSHALL')
+      side.heard.length = 0
+    }
+    const run = new Run(seed)
+    for (let i = 0; i < STEPS; i++) await run.step()
+    await run.look()
+    const [fast, slow] = sides as [Side, Side]
+    await expect
+      .poll(() => [...fast.heard].sort(), { message: `seed ${seed}: pushed grants`, timeout: 5_000 })
+      .toEqual([...slow.heard].sort())
+  }
+  expect(runs).toBeGreaterThan(only ? 0 : 2)
+})

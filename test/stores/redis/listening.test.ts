@@ -1,0 +1,140 @@
+/** The listening connection in bad surroundings: refused, half-open, idle; and requests that outlive their sender. */
+import { connect as connectTo, createServer, type Socket } from 'node:net'
+import { afterEach, describe, expect, test } from 'vitest'
+import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { createLocks } from '../../../src/index.js'
+import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
+import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
+import { type Connection, ioredis, nodeRedis } from './places.js'
+
+const cleanups: (() => unknown)[] = []
+afterEach(async () => {
+  for (const clean of cleanups.splice(0).reverse()) await clean()
+})
+
+async function start(): Promise<RedisServer> {
+  const server = await startRedis()
+  cleanups.push(() => server.stop())
+  return server
+}
+
+function on(connection: Connection, options?: RedisStoreOptions): Store {
+  cleanups.push(connection.end)
+  const store = redis(connection.client, options)
+  cleanups.push(() => store.close())
+  return store
+}
+
+let counter = 0
+function claim(key: string, over: Partial<Claim> = {}): Claim {
+  return { key, owner: `test/${++counter}`, weight: ALL, capacity: ALL, ttlMs: 30_000, ...over }
+}
+
+const clients = {
+  'ioredis 6': async (url: string) => ioredis[6](url),
+  'ioredis 5': async (url: string) => ioredis[5](url),
+  'node-redis': async (url: string) => nodeRedis(url),
+}
+
+/** Passes everything on, until connections that listen are silenced: they stay open, and nothing comes any more. */
+async function silencer(port: number): Promise<{ url: string; silence: () => number }> {
+  const pairs: { listens: boolean; silent: boolean; sockets: Socket[] }[] = []
+  const proxy = createServer((client) => {
+    const upstream = connectTo(port, '127.0.0.1')
+    const pair = { listens: false, silent: false, sockets: [client, upstream] }
+    pairs.push(pair)
+    client.on('data', (data) => {
+      if (/blmpop|subscribe/i.test(data.toString('latin1'))) pair.listens = true
+      if (!pair.silent) upstream.write(data)
+    })
+    upstream.on('data', (data) => {
+      if (!pair.silent) client.write(data)
+    })
+    for (const socket of pair.sockets) {
+      socket.on('error', () => {})
+      socket.on('close', () => {
+        for (const each of pair.sockets) each.destroy()
+      })
+    }
+  })
+  await new Promise<void>((resolve) => proxy.listen(0, '127.0.0.1', resolve))
+  cleanups.push(() => {
+    for (const { sockets } of pairs) for (const socket of sockets) socket.destroy()
+    proxy.close()
+  })
+  const { port: own } = proxy.address() as { port: number }
+  return {
+    url: `redis://127.0.0.1:${own}`,
+    silence: () => {
+      const listening = pairs.filter(({ listens, silent }) => listens && !silent)
+      for (const pair of listening) pair.silent = true
+      return listening.length
+    },
+  }
+}
+
+describe.each(Object.entries(clients))('%s', (_name, connect) => {
+  test('a listening connection that only seems to be open is noticed, and hand-offs are pushed again', async () => {
+    const server = await start()
+    const proxy = await silencer(server.port)
+    const holder = on(await connect(server.url))
+    const waiter = on(await connect(proxy.url), { timeout: 1_000 })
+    const heard: StoreEvent[] = []
+    const watch = waiter.watch?.('lock:x', (event) => heard.push(event))
+    const handOff = async (): Promise<void> => {
+      const [held, waiting] = [claim('lock:x'), claim('lock:x', { placeMs: 30_000 })]
+      await holder.acquire([held])
+      await waiter.acquire([waiting])
+      heard.length = 0
+      await holder.release([held])
+      await expect.poll(() => heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+      await waiter.release([waiting])
+    }
+    expect(await watch?.ready).toBe(true)
+    await handOff()
+    expect(proxy.silence()).toBeGreaterThan(0)
+    expect(watch?.live()).toBe(true)
+    await expect.poll(() => watch?.live(), { timeout: 15_000, interval: 2 }).toBe(false)
+    await expect.poll(() => watch?.live(), { timeout: 5_000 }).toBe(true)
+    await handOff()
+  })
+
+  test('the first request of a process has a deadline too: a frozen server does not grant it when it wakes up', async () => {
+    const server = await start()
+    const store = on(await connect(server.url), { timeout: 400 })
+    const known = on(await connect(server.url), { timeout: 400 })
+    await known.acquire([claim('lock:warm')])
+    await store.now?.()
+    await server.freeze()
+    cleanups.push(() => server.thaw())
+    const asked = [store.acquire([claim('lock:fresh')]), known.acquire([claim('run-once:fresh')])]
+    const settled = Promise.allSettled(asked)
+    await new Promise((resolve) => setTimeout(resolve, 700))
+    await server.thaw()
+    expect((await settled).map(({ status }) => status)).toEqual(['rejected', 'rejected'])
+    expect(await server.command('EXISTS', 'lock:fresh', 'run-once:fresh')).toBe(0)
+  })
+})
+
+test('a server that refuses connections is not asked for one many times a second', async () => {
+  const server = await start()
+  const admin = ioredis[6](server.url)
+  cleanups.push(admin.end)
+  await admin.client.ping()
+  const holder = createLocks(on(ioredis[6](server.url)))
+  const waiting = on(ioredis[6](server.url))
+  await holder.acquire('y')
+  await waiting.now?.()
+  await admin.client.config('SET', 'maxclients', '1')
+  const watch = waiting.watch?.('lock:y', () => {})
+  expect(await watch?.ready).toBe(false)
+  const refused = async (): Promise<number> =>
+    Number(/rejected_connections:(\d+)/.exec(await admin.client.info('stats'))?.[1])
+  const before = await refused()
+  await new Promise((resolve) => setTimeout(resolve, 3_000))
+  expect((await refused()) - before).toBeLessThan(10)
+  await admin.client.config('SET', 'maxclients', '1000')
+  await expect.poll(() => watch?.live(), { timeout: 8_000 }).toBe(true)
+  watch?.close()
+  await holder.close({ grace: 0 })
+})

@@ -1,0 +1,124 @@
+/** A grant counts only once its replicas have it: what a failover can then still lose is only what was refused anyway. */
+import { afterEach, describe, expect, test } from 'vitest'
+import { type RedisServer, startRedis, startRedisCluster } from '../../../scripts/servers/index.js'
+import { createLocks, InvalidOptionError, openStore, StoreUnavailableError } from '../../../src/index.js'
+import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
+import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
+import { clusterOf, type Connection, eventually, ioredis, nodeRedis } from './places.js'
+
+const cleanups: (() => unknown)[] = []
+afterEach(async () => {
+  for (const clean of cleanups.splice(0).reverse()) await clean()
+})
+
+/** A master and its replica, in step. */
+async function pair(): Promise<{ master: RedisServer; replica: RedisServer }> {
+  const fast = ['--repl-diskless-sync-delay', '0']
+  const master = await startRedis({ args: fast })
+  cleanups.push(() => master.stop())
+  const replica = await startRedis({ args: [...fast, '--replicaof', `127.0.0.1 ${master.port}`] })
+  cleanups.push(() => replica.stop())
+  await expect
+    .poll(async () => String(await master.command('INFO', 'replication')), { timeout: 10_000 })
+    .toMatch(/state=online/)
+  return { master, replica }
+}
+
+function on(connection: Connection, options: RedisStoreOptions = { replicas: 1, within: '1500ms' }): Store {
+  cleanups.push(connection.end)
+  const store = redis(connection.client, options)
+  cleanups.push(() => store.close())
+  return store
+}
+
+let counter = 0
+function claim(key: string, over: Partial<Claim> = {}): Claim {
+  return { key, owner: `test/${++counter}`, weight: ALL, capacity: ALL, ttlMs: 30_000, ...over }
+}
+
+const clients = {
+  'ioredis 6': async (url: string) => ioredis[6](url),
+  'ioredis 5': async (url: string) => ioredis[5](url),
+  'node-redis': async (url: string) => nodeRedis(url),
+}
+
+describe.each(Object.entries(clients))('%s', (_name, connect) => {
+  test('a grant is on the replica before it is answered; with the replica stopped every acquire is refused and released', async () => {
+    const { master, replica } = await pair()
+    const store = on(await connect(master.url))
+    for (let i = 0; i < 20; i++) {
+      expect(
+        await store.acquire([claim(`lock:${i}`), claim(`semaphore:${i}`, { weight: 1, capacity: 2 })]),
+      ).toMatchObject([{ granted: true }, { granted: true }])
+      expect(await replica.command('EXISTS', `lock:${i}`, `semaphore:${i}`)).toBe(2)
+    }
+    await replica.freeze()
+    cleanups.push(() => replica.thaw())
+    const [answer] = await store.acquire([claim('lock:late')])
+    expect(answer).toMatchObject({ granted: 'unknown' })
+    const error = answer && 'error' in answer ? answer.error : undefined
+    expect(error).toBeInstanceOf(StoreUnavailableError)
+    expect(String(error)).toMatch(/0 of 1 replicas acknowledged the grant within 1\.5s/)
+    expect(await master.command('EXISTS', 'lock:late')).toBe(0)
+    await expect(createLocks(store).acquire('late', { wait: 0 })).rejects.toBeInstanceOf(StoreUnavailableError)
+    await replica.thaw()
+    await expect
+      .poll(async () => (await store.acquire([claim('lock:again')]))[0], { timeout: 10_000 })
+      .toMatchObject({ granted: true })
+  })
+
+  test('a waiter that was handed the lock asks the replicas too before it believes it', async () => {
+    const { master, replica } = await pair()
+    const options = { replicas: 1, within: '1500ms' } as const
+    const [store, holder] = [on(await connect(master.url), options), on(await connect(master.url), {})]
+    const heard: StoreEvent[] = []
+    expect(await store.watch?.('lock:a', (event) => heard.push(event)).ready).toBe(true)
+    const [held, waiting] = [claim('lock:a'), claim('lock:a', { placeMs: 30_000 })]
+    await holder.acquire([held])
+    await store.acquire([waiting])
+    await holder.release([held])
+    await expect.poll(() => heard, { timeout: 5_000 }).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+    expect(await store.release([waiting])).toEqual([{ outcome: 'released' }])
+    const [second, next] = [claim('lock:a'), claim('lock:a', { placeMs: 30_000 })]
+    await holder.acquire([second])
+    await store.acquire([next])
+    await replica.freeze()
+    cleanups.push(() => replica.thaw())
+    heard.length = 0
+    await holder.release([second])
+    await expect.poll(() => heard, { timeout: 5_000 }).toMatchObject([{ type: 'freed', owner: next.owner }])
+    await expect.poll(() => master.command('EXISTS', 'lock:a')).toBe(0)
+    await holder.acquire([claim('lock:a')])
+    const renewal = { key: 'lock:a', owner: next.owner, ttlMs: 30_000, queued: true }
+    expect(await store.renew([renewal])).toMatchObject([{ outcome: 'gone' }])
+  })
+})
+
+test('each master of a cluster is asked about its own grants', async () => {
+  const cluster = await startRedisCluster()
+  cleanups.push(() => cluster.stop())
+  const store = on(clusterOf.ioredis6(cluster))
+  const keys = Array.from({ length: 30 }, (_, i) => `lock:${i}`)
+  for (const key of keys) expect(await eventually(() => store.acquire([claim(key)]))).toMatchObject([{ granted: true }])
+  for (const replica of cluster.replicas) await replica.freeze()
+  cleanups.push(async () => {
+    for (const replica of cluster.replicas) await replica.thaw()
+  })
+  for (const key of keys.slice(0, 3))
+    expect(await store.acquire([claim(`${key}:late`)])).toMatchObject([{ granted: 'unknown' }])
+})
+
+test('replicas and within are options of the URL too, and are checked', async () => {
+  const { master, replica } = await pair()
+  const store = await openStore(`${master.url}?replicas=1&within=1500ms`)
+  cleanups.push(() => store.close())
+  expect(await store.acquire([claim('lock:a')])).toMatchObject([{ granted: true }])
+  await replica.freeze()
+  cleanups.push(() => replica.thaw())
+  const [answer] = await store.acquire([claim('lock:b')])
+  expect(String(answer && 'error' in answer && answer.error)).toMatch(/within 1\.5s/)
+  const { client, end } = ioredis[6](master.url)
+  cleanups.push(end)
+  for (const options of [{ replicas: -1 }, { replicas: 1.5 }, { replicas: 1, within: 'soon' }, { replcas: 1 }])
+    expect(() => redis(client, options as RedisStoreOptions)).toThrow(InvalidOptionError)
+})
