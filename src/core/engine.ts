@@ -55,7 +55,7 @@ export class Engine {
   constructor(store: Store, world: World) {
     this.store = store
     this.world = world
-    this.courier = new Courier(store, world, (claim, grant) => this.#stray(claim, grant))
+    this.courier = new Courier(store, world)
     this.cleanup = new Cleanup(this.courier, world)
     this.identity = new Identity(world)
     this.beats = new Timers(world)
@@ -77,7 +77,8 @@ export class Engine {
     if (refused) return refused
     // A steal does not queue for what it takes by force.
     if (ask.waitMs === 0 || ask.steal) return this.#once(ask)
-    const claim = this.#claim(ask, QUEUE_MS)
+    // Most callers that look for a record find it: a queue entry would only have to be given back.
+    const claim = this.#claim(ask, ask.onRefusal ? undefined : QUEUE_MS)
     let queue = this.#queues.size === 0 ? undefined : this.#queues.get(ask.key)
     let answer: Answer | undefined
     if (!queue && this.#immediate) {
@@ -115,10 +116,10 @@ export class Engine {
     if (refused) return refused
     const claims = asks.map((ask) => this.#claim(ask, undefined))
     const sentAt = this.world.now()
-    const asked = this.cleanup.track(Promise.resolve(this.courier.acquireTogether(claims)))
     const giveBack = (answers: readonly Answer[]): void => {
       for (const [i, answer] of answers.entries()) this.#giveBack(claims[i] as Claim, answer)
     }
+    const asked = this.cleanup.track(Promise.resolve(this.courier.acquireTogether(claims, giveBack)))
     const answers = first.signal ? await unlessAborted(first.signal, asked, giveBack) : await asked
     const usable =
       !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
@@ -314,18 +315,6 @@ export class Engine {
       void this.cleanup.release(lease, lease.ttlMs)
     }
     return false
-  }
-
-  /**
-   * A grant whose request was answered `unknown` long ago must not stay until its time passes. But the same owner may have
-   * asked again, and hold this very grant by now: it is then not astray. An owner that still waits may be about to be told.
-   */
-  #stray({ key, owner }: Claim, grant: Grant): void {
-    const { token, ttlMs } = grant
-    const held = this.#leases.get(grant.owner)
-    if (held?.token === token) return
-    for (const acquisition of this.#queues.get(key) ?? []) if (acquisition.owner === owner) return acquisition.notify()
-    void this.cleanup.release({ key, owner: grant.owner, token }, ttlMs)
   }
 
   #verify(affected: ((key: string) => boolean) | undefined): void {

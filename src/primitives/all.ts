@@ -1,4 +1,5 @@
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
 import type { AcquireOptions, Defaults } from '../core/options.js'
@@ -140,11 +141,14 @@ async function releaseSoon(engine: Engine, held: readonly Lock[], signal: AbortS
   const released = engine.cleanup.track(Promise.all(held.map((lock) => lock.release())))
   if (signal?.aborted) return
   await new Promise<void>((resolve) => {
-    const cancel = engine.world.after(RELEASE_WITHIN_MS, resolve, true)
-    void released.then(() => {
+    const end = (): void => {
       cancel()
+      stopListening?.()
       resolve()
-    })
+    }
+    const cancel = engine.world.after(RELEASE_WITHIN_MS, end, true)
+    const stopListening = signal && onAbort(signal, end)
+    void released.then(end)
   })
 }
 

@@ -87,7 +87,7 @@ export class DistributedLock {
       try {
         const held = await this.#take(lockName, options, false)
         held.kept = true
-        held.inside--
+        await this.#leave(lockName, held)
         return { acquired: true, lock: this.#info(held.lock) }
       } catch (error) {
         if (!(error instanceof LockTimeoutError)) throw error

@@ -66,11 +66,9 @@ export async function lockOrRecord(engine: Engine, plain: Ask, whileRunning?: ()
     return record !== undefined
   }
   const ask = { ...plain, onRefusal }
-  // Without a place in line, which would have to be given back: most callers find the record.
-  const lock = await engine.tryAcquire(ask)
-  if (lock) return lock
-  if (record) return record
   if (ask.waitMs === 0) {
+    const lock = (await engine.tryAcquire(ask)) ?? record
+    if (lock) return lock
     const { name, kind } = ask
     engine.events.emit('timeout', () => ({ name, kind, waitedMs: 0, heldBy }))
     throw new LockTimeoutError(name, { waitedMs: 0, heldBy })
