@@ -27,6 +27,8 @@ const MUTATIONS: Mutation[] = [
   'writer blind to readers',
   'release without owner check',
   'a guess is always good',
+  'a batch is blind to what it raises',
+  'raises behind a steal',
   'trust beyond the ttl',
 ]
 

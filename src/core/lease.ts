@@ -45,6 +45,8 @@ export class Lease extends Timed {
   releasing: Promise<boolean> | undefined = undefined
   /** Released by `releaseAll` or `close`, behind the back of the work under it. */
   takenBack: LockLostError | undefined = undefined
+  /** Called when it was lost or taken back: a Web Lock has no signal of its own, and closing may have aborted that already. */
+  onLoss: (() => void) | undefined = undefined
   autoRenew: boolean
   /** Strong until the first beat, weak from then on: most locks are gone by then and never pay for it. */
   #face: Lock | WeakRef<Lock> | undefined = undefined
@@ -288,6 +290,7 @@ export class Lease extends Timed {
     this.loss = new LockLostError(this.ask.name, why, cause === undefined ? undefined : { cause })
     this.#retire()
     this.#signalController()?.abort(this.loss)
+    this.onLoss?.()
     const error = this.loss
     this.engine.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, error }))
     const storedLonger = this.#storedUntil !== undefined && why !== 'gone' && why !== 'revoked'
@@ -303,6 +306,7 @@ export class Lease extends Timed {
   takeBack(reason: LockLostError): void {
     this.takenBack = reason
     this.#signalController()?.abort(reason)
+    this.onLoss?.()
   }
 
   /** From here on it is not held, whatever the store answers. */

@@ -2,6 +2,7 @@ import type { Engine } from '../core/engine.js'
 import type { Defaults } from '../core/options.js'
 import { InvalidOptionError } from '../errors.js'
 import { ALL, type HolderView, type WaiterView } from '../store.js'
+import { isSlotOf, slotPrefix } from './semaphore-slots.js'
 
 /** Which space of names to look at. */
 export interface LookOptions {
@@ -74,20 +75,28 @@ export class Lookout {
   }
 
   async inspect(name: string, { kind = 'lock' }: LookOptions = {}): Promise<LockState> {
-    const key = this.#defaults.key(kindFrom(kind), name)
-    const { holders, waiters } = await this.#engine.look('inspect', (store) => store.inspect?.(key))
+    const keys = await this.#keysOf(name, kindFrom(kind))
+    const states = await Promise.all(keys.map((key) => this.#engine.look('inspect', (store) => store.inspect?.(key))))
     return {
       name,
       kind,
-      holders: holders.map((view) => this.#holder(view)),
-      waiters: waiters.map((view) => this.#waiter(view)),
+      holders: states.flatMap(({ holders }) => holders.map((view) => this.#holder(view))),
+      waiters: states.flatMap(({ waiters }) => waiters.map((view) => this.#waiter(view))),
     }
   }
 
   async forceRelease(name: string, { kind = 'lock' }: LookOptions = {}): Promise<HolderInfo[]> {
-    const key = this.#defaults.key(kindFrom(kind), name)
-    const cut = await this.#engine.revoke(key)
-    return cut.map((view) => this.#holder(view))
+    const keys = await this.#keysOf(name, kindFrom(kind))
+    const cut = await Promise.all(keys.map((key) => this.#engine.revoke(key)))
+    return cut.flat().map((view) => this.#holder(view))
+  }
+
+  /** On a store that cannot count, a semaphore is made of slots, each with a key of its own: nobody holds the plain one. */
+  async #keysOf(name: string, kind: string): Promise<string[]> {
+    const key = this.#defaults.key(kind, name)
+    if (kind !== 'semaphore' || this.#engine.store.features.counting) return [key]
+    const views = await this.#engine.look('holders', (store) => store.holders?.(slotPrefix(key)))
+    return [...new Set([key, ...views.map((view) => view.key).filter((slot) => isSlotOf(key, slot))])]
   }
 
   #holder(view: HolderView): HolderInfo {

@@ -94,8 +94,18 @@ export class Slots {
   }
 
   #slot(ask: Ask, index: number): Ask {
-    return { ...ask, key: `${ask.key}#${index}`, weight: ALL, capacity: ALL }
+    return { ...ask, key: `${slotPrefix(ask.key)}${index}`, weight: ALL, capacity: ALL }
   }
+}
+
+/** All slots of a semaphore have keys that begin like this. */
+export function slotPrefix(key: string): string {
+  return `${key}#`
+}
+
+/** Whether this is one of its slots, and not a slot of another semaphore whose name has a number sign in it. */
+export function isSlotOf(key: string, slot: string): boolean {
+  return slot.startsWith(slotPrefix(key)) && /^\d+$/.test(slot.slice(slotPrefix(key).length))
 }
 
 /** What `ask` answers, or undefined when `ms` have passed. The caller's own signal ends it too, with its own reason. */

@@ -58,6 +58,7 @@ export class Actor {
   readonly label: string
   readonly store: Store
   distributed: DistributedLock | undefined
+  readonly longestTtl: Map<string, number> = new Map()
   /** Of the `DistributedLock`, by name. */
   readonly beliefs: Map<string, { deadline: number; releasedAt: number | undefined; belief: Belief }> = new Map()
   readonly told: Told[] = []
@@ -67,8 +68,6 @@ export class Actor {
   readonly kept: unknown[] = []
   readonly signals: AbortSignal[] = []
   closing = false
-  /** By name, of `DistributedLock`. */
-  readonly longestTtl: Map<string, number> = new Map()
   /** When `releaseAll`, `close` or `forceRelease` was called by anybody: locks may be taken away from then on. */
   takenAt: number[] = []
   readonly #leases = new Map<string, ToldLease>()
@@ -145,16 +144,14 @@ export class Actor {
     }
   }
 
-  asks(key: string, name: string, waitMs: number, exclusive: boolean): Wait {
-    return this.judge.asks(this.process, key, name, waitMs, exclusive)
+  asks(key: string, name: string, waitMs: number, how: { exclusive: boolean; ttlMs?: number; inTurn?: boolean }): Wait {
+    return this.judge.asks(this, key, name, waitMs, how)
   }
 
   /** Nothing went wrong for this process lately that could explain a late or failed answer. */
   undisturbed(from: number): boolean {
-    const since = from - this.shape.timeoutMs - this.weather.slowMs[1]
-    const { local, disturbances } = this.process
-    if (this.weather.outages.some((outage) => outage.from <= local && since <= outage.to)) return false
-    return !disturbances.some((at) => at >= since && at <= local)
+    const since = from - this.shape.timeoutMs
+    return !this.process.disturbances.some((each) => each.to >= since && each.from <= this.process.local)
   }
 
   /** A wait has ended without a grant: in time, and for the right reason. */
@@ -181,10 +178,9 @@ export class Actor {
       if (!busy) this.judge.accuse('outage told as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {
       const quickest = this.weather.latency[1] * 4 + 1
-      const reasonable = (wait.waitMs === 0 || wait.waitMs > quickest) && !options.group
-      const text = (error as Error).message
-      // A store whose answer takes longer than the lease lasts is of no use, busy or not.
-      if (reasonable && this.undisturbed(wait.asked) && !text.includes('longer to answer than the ttl')) {
+      const reasonable = (wait.waitMs === 0 || wait.waitMs > quickest) && wait.ttlMs > quickest * 1.1 && !options.group
+      if (reasonable && this.undisturbed(wait.asked)) {
+        const text = (error as Error).message
         this.judge.accuse(
           'busy told as outage',
           `${this.label} ${wait.key} after ${Math.round(process.local - wait.asked)} ms: ${text}`,

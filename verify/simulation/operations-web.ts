@@ -20,7 +20,10 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
   for (const option of ['mode', 'steal', 'ifAvailable'] as const)
     if (op[option] !== undefined) options[option] = op[option]
   if (aborting) options['signal'] = aborting.signal
-  const wait = actor.asks(`lock:${op.name}`, op.name, alone ? 0 : Number.POSITIVE_INFINITY, !shared)
+  const wait = actor.asks(`lock:${op.name}`, op.name, alone ? 0 : Number.POSITIVE_INFINITY, {
+    exclusive: !shared,
+    inTurn: true,
+  })
   if (op.steal) for (const each of judge.actors) each.takenAt.push(process.local)
   let belief: Belief | undefined
   let stolen = false
@@ -55,8 +58,8 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
       wait.settled = process.local
       return
     }
-    // It is sent after what this instance requested before has been answered, so it may wait for two calls.
-    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 2 })
+    // It is sent after what this instance requested before has been answered, so it may wait for several calls.
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 4 })
   }
 }
 
@@ -84,7 +87,8 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
     if (op.style === 'with') {
       let pause = 0
       const work = async (): Promise<void> => {
-        const began = process.local
+        // Not the pause that has just ended.
+        const began = process.local + 0.001
         await actor.sleep(op.hold)
         pause = process.longestPause(began)
       }
@@ -98,7 +102,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
       }
       return
     }
-    const wait = actor.asks(`lock:${op.name}`, op.name, op.wait, true)
+    const wait = actor.asks(`lock:${op.name}`, op.name, op.wait, { exclusive: true, ttlMs: op.ttl })
     const { acquired, lock } = await locks.acquire(op.name, options)
     wait.settled = process.local
     if (!acquired || !lock) return
@@ -118,7 +122,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   }
 }
 
-/** One belief per instance and name, until the latest time that it was told. */
+/** One belief per instance and name, until the time that it was told last. */
 function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: Date): void {
   const { process, judge } = actor
   const deadline = process.clockAt(process.local) + expiresAt.getTime() - actor.sim.probe(() => process.world.date())
@@ -126,7 +130,7 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
   // Another operation of this instance released it in this very moment.
   if (before?.releasedAt === process.local) return
   if (before && !before.belief.over) {
-    before.deadline = Math.max(before.deadline, deadline)
+    before.deadline = deadline
     return
   }
   const now = { deadline, releasedAt: undefined } as {

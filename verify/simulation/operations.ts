@@ -40,7 +40,11 @@ export async function lock(actor: Actor, op: LockOperation): Promise<void> {
   const options = optionsOf(op, aborting?.signal)
   const key = `${permits === undefined ? 'lock' : 'semaphore'}:${name}`
   const exclusive = permits === undefined && op.mode === undefined
-  const wait = actor.asks(key, name, style === 'try' ? 0 : op.wait, exclusive)
+  const wait = actor.asks(key, name, style === 'try' ? 0 : op.wait, {
+    exclusive,
+    ttlMs: Math.min(op.ttl, op.maxHold ?? op.ttl),
+    inTurn: permits === undefined,
+  })
   const semaphore = permits === undefined ? undefined : locks.semaphore(name, permits)
   let endedHeld: boolean | undefined
   try {
@@ -202,7 +206,9 @@ export async function group(actor: Actor, op: GroupOperation): Promise<void> {
   const aborting = op.abortAfter === undefined ? undefined : actor.abortAfter(op.abortAfter)
   const options: Record<string, unknown> = { ttl: op.ttl, wait: op.wait }
   if (aborting) options['signal'] = aborting.signal
-  const waits = [...new Set(op.names)].map((name) => actor.asks(`lock:${name}`, name, op.wait, true))
+  const waits = [...new Set(op.names)].map((name) =>
+    actor.asks(`lock:${name}`, name, op.wait, { exclusive: true, ttlMs: op.ttl }),
+  )
   let endedHeld: boolean | undefined
   const use = async (held: LockGroup): Promise<void> => {
     actor.kept.push(held)

@@ -5,7 +5,7 @@ import { idOfName, idOfNumbers, type LockId, showId } from './ids.js'
 import { codeOf, explain } from './trouble.js'
 
 export interface TransactionLockOptions {
-  /** Give up after this long. 0: one attempt. `'forever'`: never. Default 10s. */
+  /** Give up after this long, whatever `statement_timeout` says. 0: one attempt. `'forever'`: never. Default 10s. */
   wait?: Duration | 'forever'
   /** `shared`: any number at once, but never beside an exclusive one. */
   mode?: 'exclusive' | 'shared'
@@ -100,7 +100,12 @@ async function attempt(tx: Transaction, targets: readonly Target[], mode: string
 }
 
 async function lockEach(tx: Transaction, targets: readonly Target[], mode: string, until: number): Promise<void> {
-  const [before] = await tx.ask(`SELECT ${BEGUN}, current_setting('lock_timeout') AS lock_timeout`)
+  // A statement_timeout is armed when a statement begins, so it is lifted one statement before the wait. Otherwise the
+  // wait would end after that, with an error that says nothing of a lock. A rollback to the savepoint restores both.
+  const [before] = await tx.ask(
+    `SELECT ${BEGUN}, current_setting('lock_timeout') AS lock_timeout, current_setting('statement_timeout') AS statement_timeout,
+      set_config('statement_timeout', '0', true) AS lifted`,
+  )
   assertBegun(before)
   for (const target of targets) {
     const leftMs = until - realWorld.now()
@@ -114,7 +119,10 @@ async function lockEach(tx: Transaction, targets: readonly Target[], mode: strin
       throw codeOf(error) === '55P03' ? new Busy(target) : error
     }
   }
-  await tx.ask(`SELECT set_config('lock_timeout', '${before?.['lock_timeout']}', true)`)
+  await tx.ask(
+    `SELECT set_config('lock_timeout', '${before?.['lock_timeout']}', true),
+      set_config('statement_timeout', '${before?.['statement_timeout']}', true)`,
+  )
 }
 
 function assertBegun(row: Record<string, string> | undefined): void {

@@ -8,7 +8,8 @@
  * the token.
  *
  * Mostly one round is enough: its question carries a guess, and a node whose counter is smaller raises it together with
- * its vote. With a majority of these the guess is the token, for the same reason. Otherwise it is forgotten.
+ * its vote. With a majority of these the guess is the token, for the same reason. Otherwise it is forgotten. A steal is never
+ * raised with its vote: in one batch its victim may be, to the same guess.
  *
  * @module
  */
@@ -45,7 +46,10 @@ export class Ballot {
   readonly #startedAt: number
   readonly #causes: (Cause | undefined)[]
   readonly #roundMs: number
-  /** One guess for all of them: no two of a batch can hold the same key unless they share it, and then they may share this. */
+  /**
+   * One guess for all of them. Two of a batch can hold the same key if they share it, and then they may share this; or if
+   * one steals it from the other, and then it goes by the counters, which the guess of its victim has raised.
+   */
   readonly #guess: number
   readonly #aloud: boolean
   #votes: Vote[] | undefined

@@ -1,6 +1,7 @@
 import { InvalidOptionError } from '../../errors.js'
 import { formatDuration } from '../../kit/duration.js'
 import { decide } from './admission.js'
+import { FORMAT } from './keys.js'
 import { type Cluster, blame, count, limit, NodeError, unavailable } from './cluster.js'
 import type { Admission, NodeRecord, RedlockNode, Standing } from './node.js'
 
@@ -118,7 +119,7 @@ export class Census {
   #note(i: number, record: NodeRecord): void {
     this.runs[i] = record.run
     this.#news[i] = record
-    if (record.state === 'votes' && record.nodes === this.runs.length) {
+    if (record.state === 'votes' && record.nodes === this.runs.length && record.format === FORMAT) {
       this.#voting |= 1 << i
       this.#known = true
     } else this.#voting &= ~(1 << i)
@@ -127,8 +128,10 @@ export class Census {
   }
 
   #judge(now: readonly (NodeRecord | undefined)[], before: readonly (NodeRecord | undefined)[], turn: number): void {
-    // A node of another Redlock is none of ours, whatever it says.
-    const ours = now.map((record) => (record?.state === 'votes' && record.nodes !== now.length ? undefined : record))
+    // A node of another Redlock, or of another version, is none of ours, whatever it says.
+    const isOther = ({ state, nodes, format }: NodeRecord): boolean =>
+      format !== FORMAT || (state === 'votes' && nodes !== now.length)
+    const ours = now.map((record) => (record && isOther(record) ? undefined : record))
     const { admissions, lookAgain } = this.#twins ? stand : decide(ours, before, this.#cluster)
     this.#admit(admissions, () => {
       const undecided = !this.#ready && admissions.some(Boolean)
@@ -179,6 +182,9 @@ export class Census {
 
   #complaint(record: NodeRecord): string {
     const size = this.runs.length
+    if (record.format !== FORMAT) {
+      return `holds data of format ${record.format}, and this version of leasehold reads format ${FORMAT}: run one version at a time`
+    }
     if (record.state === 'votes') {
       if (record.nodes !== size) return `belongs to a redlock of ${record.nodes} nodes, and this one has ${size}`
       return 'voted when last asked, and does not answer now'

@@ -8,14 +8,16 @@ import { RedlockStore } from './store.js'
 /** Sets of nodes are the bits of a number. */
 const MOST_NODES = 31
 const FEWEST_NODES = 3
+/** Twice the default ttl of a lock. A server that was emptied sits out for as long, so it should not be much more. */
+const DEFAULT_MAX_TTL = '1m'
 
 export interface RedlockOptions {
   /**
    * The longest lease. Longer ones are refused, and a server that was restarted or emptied sits out this long before it
    * votes again: shorter means sooner back, longer means longer holds without a heartbeat. The same for all who use these
-   * servers.
+   * servers. Default: '1m'.
    */
-  maxTtl: Duration
+  maxTtl?: Duration | undefined
   /** How much faster than ours a server's clock may run, as a share of the ttl. Leases are trusted for that much less. */
   drift?: number | undefined
   /** How long one server may take to answer before the others decide without it. Small against the ttl. */
@@ -39,7 +41,7 @@ export function createRedlock(
   if (new Set(clients).size < clients.length) {
     throw new InvalidOptionError('clients', clients.length, 'a client per server, and one of them is there twice')
   }
-  const { maxTtl, drift = 0.01, nodeTimeout = 500 } = options ?? {}
+  const { maxTtl = DEFAULT_MAX_TTL, drift = 0.01, nodeTimeout = 500 } = options ?? {}
   if (typeof drift !== 'number' || !(drift >= 0 && drift <= 0.5)) {
     throw new InvalidOptionError('drift', drift, 'a share of the ttl from 0 to 0.5')
   }

@@ -17,9 +17,9 @@ export type { RedlockOptions } from './create.js'
  * @example
  * ```ts
  * const servers = ['redis://a', 'redis://b', 'redis://c'].map((url) => new Redis(url))
- * const locks = createLocks(redlock(servers, { maxTtl: '1m' }))
+ * const locks = createLocks(redlock(servers))
  * ```
  */
-export function redlock(clients: readonly RedlockClient[], options: RedlockOptions): Store {
+export function redlock(clients: readonly RedlockClient[], options: RedlockOptions = {}): Store {
   return createRedlock(clients, options, async () => {})
 }

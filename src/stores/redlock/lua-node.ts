@@ -8,26 +8,28 @@ import type {
   NodeRenewed,
   NodeView,
   ObservableNode,
+  Page,
   Question,
   Raise,
   Reply,
+  Revoked,
   Standing,
   Vote,
   Voted,
   VoteQuestion,
   Votes,
 } from './node.js'
+import { FORMAT, RECORD } from './keys.js'
 import type { Link } from './link.js'
 import { isAttempt } from './register.js'
 import type { Script } from '../../clients/redis/script.js'
-import { scripts } from './scripts.js'
+import { type Scripts, scripts as usualScripts } from './scripts.js'
 
-const RECORD = 'leasehold:redlock'
-
-/** Where news of a key are told. */
-export function channelOf(key: string): string {
-  return `${RECORD}:bell:${key}`
-}
+/**
+ * How many names or readers one page of a listing looks at. A name costs a server about six microseconds; a page may keep it
+ * from everybody else for a millisecond or two, and never for more than five.
+ */
+const PAGE = '200'
 
 /** A node that is a real server: every question is one script call. */
 export class LuaNode implements ObservableNode {
@@ -35,17 +37,19 @@ export class LuaNode implements ObservableNode {
   readonly #link: Link
   readonly #nodes: string
   readonly #maxTtlMs: string
+  readonly #scripts: Scripts
 
-  constructor(link: Link, options: { nodes: number; maxTtlMs: number }) {
+  constructor(link: Link, options: { nodes: number; maxTtlMs: number; scripts?: Scripts }) {
     this.name = link.name
     this.#link = link
     this.#nodes = String(options.nodes)
     this.#maxTtlMs = String(options.maxTtlMs)
+    this.#scripts = options.scripts ?? usualScripts
   }
 
   vote({ run, items, token, aloud }: VoteQuestion, done: Done<Votes>): void {
-    const args = [`${run} ${this.#nodes}`, this.#maxTtlMs, String(token), flag(aloud), ...votesAsText(items)]
-    this.#ask(scripts.vote, items, args, done, (answer) => {
+    const args = [`${run} ${this.#nodes} ${FORMAT}`, this.#maxTtlMs, String(token), flag(aloud), ...votesAsText(items)]
+    this.#ask(this.#scripts.vote, items, args, done, (answer) => {
       const standing = answer[0] as Standing
       if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }
       const counter = Number(answer[1])
@@ -65,7 +69,7 @@ export class LuaNode implements ObservableNode {
     for (const { owner, token, announce, value } of items) {
       args.push(owner, String(token), value === undefined ? flag(announce) : flag(announce) + value)
     }
-    this.#ask(scripts.raise, items, args, done, (answers) => yesOrNo(answers, items.length))
+    this.#ask(this.#scripts.raise, items, args, done, (answers) => yesOrNo(answers, items.length))
   }
 
   renew({ run, items }: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void {
@@ -73,7 +77,7 @@ export class LuaNode implements ObservableNode {
     for (const { owner, ttlMs, token, version, value } of items) {
       args.push(owner, ms(ttlMs), String(token), String(version), value ?? '')
     }
-    this.#ask(scripts.renew, items, args, done, ([standing, ...answers]) => ({
+    this.#ask(this.#scripts.renew, items, args, done, ([standing, ...answers]) => ({
       standing: standing as Standing,
       items: answers.map((answer) => errorOf(answer) ?? (renewed[Number(answer)] as NodeRenewed)),
     }))
@@ -82,12 +86,15 @@ export class LuaNode implements ObservableNode {
   release(items: readonly NodeRelease[], done: Done<readonly (NodeReleased | Error)[]>): void {
     const decode = (answers: unknown[]): (NodeReleased | Error)[] =>
       answers.length === 0 ? all(items.length, 0) : answers.map(releasedOf)
-    this.#ask(scripts.release, items, releasesAsText(items), done, decode, true)
+    this.#ask(this.#scripts.release, items, releasesAsText(items), done, decode, true)
   }
 
   look({ id, known }: { id: string; known: boolean }, done: Done<NodeRecord>): void {
-    this.#ask(scripts.look, [], [id, flag(known)], done, (answer) => {
-      const [run, recordId, state, age, counter, longest, nodes, manifest] = answer.map(String) as [string, ...string[]]
+    this.#ask(this.#scripts.look, [], [id, flag(known), FORMAT], done, (answer) => {
+      const [run, recordId, state, age, counter, longest, nodes, manifest, format] = answer.map(String) as [
+        string,
+        ...string[],
+      ]
       return {
         run,
         id: recordId as string,
@@ -97,33 +104,39 @@ export class LuaNode implements ObservableNode {
         longestMs: Number(longest),
         nodes: Number(nodes),
         manifest: manifest as string,
+        format: format as string,
       }
     })
   }
 
   admit(admission: Admission, done: Done<boolean>): void {
-    const args = [admission.id, admission.as, this.#nodes]
+    const args = [admission.id, admission.as, this.#nodes, FORMAT]
     if (admission.as === 'founder') args.push(admission.manifest)
     if (admission.as === 'returner') args.push(String(admission.counter), ms(admission.longestMs))
-    this.#link.run(scripts.admit, [RECORD], args, false, (answer) =>
+    this.#link.run(this.#scripts.admit, [RECORD], args, false, (answer) =>
       done(answer instanceof Error ? answer : Number(answer) === 1),
     )
   }
 
-  list(prefix: string, done: Done<NodeView[]>): void {
-    this.#ask(scripts.list, [], [prefix], done, (answers) => answers.map(viewOf))
+  list(prefix: string, from: string | undefined, done: Done<Page>): void {
+    // Names may hold anything, also what is special in a pattern.
+    const pattern = `:${prefix.replace(/[*?[\]\\^-]/g, String.raw`\$&`)}*`
+    this.#ask(this.#scripts.list, [], [from ?? '0', pattern, PAGE], done, pageOf)
   }
 
-  inspect(key: string, done: Done<NodeView[]>): void {
-    this.#ask(scripts.inspect, [{ key }], ['0'], done, (answers) => answers.map(viewOf))
+  inspect(key: string, from: string | undefined, done: Done<Page>): void {
+    this.#ask(this.#scripts.inspect, [{ key }], [from ?? '0', PAGE], done, pageOf)
   }
 
-  revoke(key: string, done: Done<NodeView[]>): void {
-    this.#ask(scripts.inspect, [{ key }], ['1'], done, (answers) => answers.map(viewOf))
+  revoke(key: string, done: Done<Revoked>): void {
+    this.#ask(this.#scripts.revoke, [{ key }], [], done, ([shared, ...owners]) => ({
+      shared: Number(shared) === 1,
+      owners: owners.map(String),
+    }))
   }
 
   time(done: Done<number>): void {
-    this.#ask(scripts.time, [], [], done, ([micros]) => Number(micros) / 1_000)
+    this.#ask(this.#scripts.time, [], [], done, ([micros]) => Number(micros) / 1_000)
   }
 
   #ask<T>(
@@ -224,18 +237,40 @@ function votedOf(answer: unknown): Voted | Error {
   }
 }
 
-function viewOf(answer: unknown): NodeView {
-  const [key, owner, shared, ttlMs, token, version, heldMs, value] = answer as unknown[]
-  return {
-    key: String(key),
-    owner: String(owner),
-    shared: Number(shared) === 1,
-    ttlMs: optional(ttlMs, Number),
-    token: optional(token, BigInt),
-    version: optional(version, Number) ?? 0,
-    heldMs: optional(heldMs, Number),
-    value: optional(value, String),
+/** `{ cursor, now, rows, crowded }` of list.lua and inspect.lua. */
+function pageOf([cursor, now, rows, crowded]: unknown[]): Page {
+  const flat = rows as unknown[]
+  const views: NodeView[] = []
+  for (let i = 0; i < flat.length; i += 5) {
+    const [key, owner, shared, ttlMs, entry] = flat.slice(i, i + 5).map(String) as [
+      string,
+      string,
+      string,
+      string,
+      string,
+    ]
+    views.push({
+      key,
+      owner,
+      shared: shared === '1',
+      ttlMs: Number(ttlMs) >= 0 ? Number(ttlMs) : undefined,
+      ...entryOf(entry, shared === '1' ? '' : owner, Number(now)),
+    })
   }
+  const next = String(cursor)
+  return { views, crowded: (crowded as unknown[]).map(String), next: next === '0' ? undefined : next }
+}
+
+/** `token:since:version:announce:length:value`, and behind it the owner if it is an exclusive lease. */
+function entryOf(text: string, owner: string, now: number): Pick<NodeView, 'token' | 'version' | 'heldMs' | 'value'> {
+  const [head = '', token = '', since = '', version = '', length = ''] =
+    /^(\d+):(\d+):(\d+):[01]:(\d+):/.exec(text) ?? []
+  const value = text.slice(head.length, text.length - owner.length)
+  // Of another owner, or of nobody: it means nothing. Lua counts bytes.
+  const isTheirs = head !== '' && text.endsWith(owner) && Buffer.byteLength(value) === Number(length)
+  if (!isTheirs) return { token: undefined, version: 0, heldMs: undefined, value: undefined }
+  const heldMs = Math.max(now - Number(since), 0)
+  return { token: BigInt(token), version: Number(version), heldMs, value: value === '' ? undefined : value }
 }
 
 /** Null is what a script says for what it does not know. */

@@ -49,7 +49,7 @@ export interface Vote {
 
 /**
  * `token`: a guess. A node for which it is larger than all it knows, and not behind its clock, raises its counter at once,
- * except for theft: two thieves in one question would get the same.
+ * except for a steal: it may stand in one question with its victim, or with another steal, and all would get the same token.
  */
 export interface VoteQuestion extends Question<Vote> {
   token: number
@@ -66,7 +66,10 @@ export interface Obstacle extends Blocker {
 export type Voted = 'raised' | 'held' | Obstacle
 
 export interface Votes extends Reply<Voted> {
-  /** The largest token this node knew of before it was asked, for whatever name. */
+  /**
+   * The largest token this node knows of, for whatever name, with what this very question raised. The counter of before it
+   * would give a steal a smaller token than a victim in the same question.
+   */
   counter: number
   /** The node's clock: it keeps tokens growing when counters were lost. */
   micros: number
@@ -122,6 +125,8 @@ export interface NodeRecord {
   nodes: number
   /** The ids of all nodes that were found new together. */
   manifest: string
+  /** Of what is kept there. Another one than ours belongs to another version of leasehold, and is left alone. */
+  format: string
 }
 
 export type Admission =
@@ -158,10 +163,26 @@ export interface RedlockNode {
   admit(admission: Admission, done: Done<boolean>): void
 }
 
-/** Beyond what the algorithm needs: to look at, and to break glass. */
+/** A part of what there is to see. */
+export interface Page {
+  views: NodeView[]
+  /** Keys with more readers than fit into a page: to be inspected one by one. */
+  crowded: string[]
+  /** Where the next page begins; undefined: this was the last. */
+  next: string | undefined
+}
+
+/** Who was cut off, on one node. */
+export interface Revoked {
+  shared: boolean
+  owners: string[]
+}
+
+/** Beyond what the algorithm needs: to look at, and to break glass. Each question is short: a node answers one at a time. */
 export interface ObservableNode extends RedlockNode {
-  list(prefix: string, done: Done<NodeView[]>): void
-  inspect(key: string, done: Done<NodeView[]>): void
-  revoke(key: string, done: Done<NodeView[]>): void
+  /** Holders of keys that begin with a prefix. One who holds throughout is on at least one page, and may be on two. */
+  list(prefix: string, from: string | undefined, done: Done<Page>): void
+  inspect(key: string, from: string | undefined, done: Done<Page>): void
+  revoke(key: string, done: Done<Revoked>): void
   time(done: Done<number>): void
 }

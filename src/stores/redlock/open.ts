@@ -71,7 +71,7 @@ function optionsOf(query: URLSearchParams): RedlockOptions {
   }
   const drift = query.get('drift')
   return {
-    maxTtl: duration('maxTtl') ?? '1m',
+    maxTtl: duration('maxTtl'),
     nodeTimeout: duration('nodeTimeout'),
     drift: drift === null ? undefined : Number(drift),
   }

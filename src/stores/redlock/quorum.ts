@@ -39,6 +39,8 @@ export class Quorum {
   /** One attempt each. Whoever holds what it asks for gets it again, with the same token. */
   acquire(claims: readonly Claim[], done: (answers: Answer[]) => void): void {
     if (this.#areNew(claims)) return this.#elect(claims, done)
+    const again = repeated(claims)
+    if (again.size > 0) return this.#acquireTwice(claims, again, done)
     const answers: (Answer | undefined)[] = claims.map((claim) => this.#refuse(claim))
     const entries = claims.map((claim) => this.#register.find(claim.key, claim.owner))
     const now = this.#cluster.world.now()
@@ -75,6 +77,9 @@ export class Quorum {
 
   /** Never creates. Where a majority still has the lease and a node has lost it, that node is asked to hold it again. */
   renew(renewals: readonly Renewal[], done: (answers: Renewed[]) => void): void {
+    // There is no queue, so nobody has an entry in it.
+    const isGone = (renewal: Renewal): boolean => renewal.queued === true || this.#isOfAnotherGrant(renewal)
+    if (renewals.some(isGone)) return exceptGone(renewals, isGone, (rest, then) => this.renew(rest, then), done)
     if (renewals.length === 0) return done([])
     const { world, drift } = this.#cluster
     const sentAt = world.now()
@@ -115,6 +120,8 @@ export class Quorum {
   }
 
   release(leases: readonly Lease[], done: (answers: Released[]) => void): void {
+    const isGone = (lease: Lease): boolean => this.#isOfAnotherGrant(lease)
+    if (leases.some(isGone)) return exceptGone(leases, isGone, (rest, then) => this.release(rest, then), done)
     if (leases.length === 0) return done([])
     const items = leases.map(({ key, owner }): NodeRelease => {
       const entry = this.#register.find(key, owner)
@@ -157,12 +164,37 @@ export class Quorum {
     })
   }
 
+  /**
+   * Whether a token is given that is not the one of what this owner has. Where nothing is known of it here, the nodes compare:
+   * every attempt has an owner of its own there, with one token, so comparing owners is comparing tokens. (The token in the
+   * entry of a node would not do: it may be a guess that did not hold.)
+   */
+  #isOfAnotherGrant({ key, owner, token }: Lease): boolean {
+    if (token === undefined) return false
+    const entry = this.#register.find(key, owner)
+    return entry !== undefined && (entry.attempt !== undefined || entry.token !== token)
+  }
+
   /** As nearly always: nothing to refuse, and nobody who may hold already what it asks for. */
   #areNew(claims: readonly Claim[]): boolean {
+    const owners = new Set<string>()
     for (const claim of claims) {
       if (this.#refuse(claim) || this.#register.find(claim.key, claim.owner)) return false
+      owners.add(claim.owner)
     }
-    return claims.length > 0
+    return claims.length > 0 && owners.size === claims.length
+  }
+
+  /** In one batch, the second attempt of an owner would be refused by its first: it asks when that has been answered. */
+  #acquireTwice(claims: readonly Claim[], again: ReadonlySet<number>, done: (answers: Answer[]) => void): void {
+    const first = claims.filter((_, i) => !again.has(i))
+    const second = claims.filter((_, i) => again.has(i))
+    this.acquire(first, (answered) => {
+      this.acquire(second, (confirmed) => {
+        const [one, two] = [answered.values(), confirmed.values()]
+        done(claims.map((_, i) => (again.has(i) ? two : one).next().value as Answer))
+      })
+    })
   }
 
   /** What this store cannot carry. */
@@ -230,9 +262,8 @@ export class Quorum {
     this.renew(renewals, (renewed) => {
       const answers = renewed.map((answer, i): Answer | undefined => {
         const { owner, token } = (held[i] as { entry: Entry }).entry
-        if (answer.outcome === 'gone') return undefined
         if (answer.outcome === 'unknown') return { granted: 'unknown', error: answer.error }
-        return { granted: true, owner, token, ttlMs: answer.ttlMs }
+        return answer.outcome === 'ours' ? { granted: true, owner, token, ttlMs: answer.ttlMs } : undefined
       })
       done(answers)
     })
@@ -293,4 +324,33 @@ export class Quorum {
         nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, aloud: false }, () => {})
     }
   }
+}
+
+/** Answers `gone` to some items, and asks for the others. */
+function exceptGone<Item, Answered extends Renewed | Released>(
+  items: readonly Item[],
+  isGone: (item: Item) => boolean,
+  ask: (rest: readonly Item[], done: (answers: Answered[]) => void) => void,
+  done: (answers: Answered[]) => void,
+): void {
+  const gone = items.map(isGone)
+  ask(
+    items.filter((_, i) => !gone[i]),
+    (answers) => {
+      const rest = answers.values()
+      done(gone.map((isOne) => (isOne ? ({ outcome: 'gone' } as Answered) : (rest.next().value as Answered))))
+    },
+  )
+}
+
+/** The places of claims for a key that their owner has asked for already, in the same batch. */
+function repeated(claims: readonly Claim[]): Set<number> {
+  const seen = new Set<string>()
+  const places = new Set<number>()
+  for (const [i, { key, owner }] of claims.entries()) {
+    const id = JSON.stringify([key, owner])
+    if (seen.has(id)) places.add(i)
+    seen.add(id)
+  }
+  return places
 }

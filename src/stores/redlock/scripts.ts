@@ -1,19 +1,35 @@
 import { type Script, scriptOf } from '../../clients/redis/script.js'
 import * as lua from './lua/embedded.js'
 
-/** `quick` handles the usual case alone: making the functions of `common` would take longer than what it has to do. */
-const script = (source: string, quick = ''): Script => scriptOf(quick, lua.common, source)
+const INCLUDE = '\n-- include common.lua\n'
 
-type Name = 'vote' | 'raise' | 'renew' | 'release' | 'look' | 'admit' | 'list' | 'inspect' | 'time'
-
-export const scripts: Readonly<Record<Name, Script>> = {
-  vote: script(lua.vote, lua.quickVote),
-  raise: script(lua.raise, lua.quickRaise),
-  renew: script(lua.renew),
-  release: script(lua.release, lua.quickRelease),
-  look: script(lua.look),
-  admit: script(lua.admit),
-  list: script(lua.list),
-  inspect: script(lua.inspect),
-  time: script(lua.time),
+/** Each file is one script. What it shares with the others stands where it says so, behind its fast path. */
+function script(source: string): Script {
+  const [before, behind, ...more] = source.split(INCLUDE)
+  if (behind === undefined) return scriptOf(source)
+  if (more.length > 0) throw new Error('a script that includes common.lua twice')
+  return scriptOf(before as string, lua.common, behind)
 }
+
+type Name = 'vote' | 'raise' | 'renew' | 'release' | 'look' | 'admit' | 'list' | 'inspect' | 'revoke' | 'time'
+
+export type Scripts = Readonly<Record<Name, Script>>
+
+/** `change`: for tests, which try the same without the fast paths. */
+export function buildScripts(change: (source: string) => string = (source) => source): Scripts {
+  const build = (name: Name): Script => script(change(lua[name]))
+  return {
+    vote: build('vote'),
+    raise: build('raise'),
+    renew: build('renew'),
+    release: build('release'),
+    look: build('look'),
+    admit: build('admit'),
+    list: build('list'),
+    inspect: build('inspect'),
+    revoke: build('revoke'),
+    time: build('time'),
+  }
+}
+
+export const scripts: Scripts = buildScripts()

@@ -13,14 +13,16 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
-import { Bells } from './bells.js'
 import type { Line } from './clients.js'
 import type { Cluster } from './cluster.js'
 import { Link } from './link.js'
 import { LuaNode } from './lua-node.js'
-import type { NodeView, ObservableNode } from './node.js'
+import type { Done, NodeView, ObservableNode, Revoked } from './node.js'
+import { NodeChannels } from './node-channels.js'
 import { Quorum } from './quorum.js'
-import { merge, survey } from './views.js'
+import { Revocations } from './revocations.js'
+import { allOf, cutOff, merge, pageThrough, survey } from './views.js'
+import { Wakeups } from './wakeups.js'
 
 /** More in one script call would keep a node from everybody else for too long. */
 const MAX_BATCH = 100
@@ -37,7 +39,9 @@ export class RedlockStore implements Store {
   readonly #nodes: readonly ObservableNode[]
   readonly #lines: readonly Line[]
   readonly #quorum: Quorum
-  readonly #bells: Bells
+  readonly #channels: NodeChannels
+  readonly #wakeups: Wakeups
+  readonly #revocations: Revocations
   readonly #onClose: () => Promise<unknown>
 
   constructor(lines: readonly Line[], settings: Omit<Cluster, 'nodes' | 'majority'>, onClose: () => Promise<unknown>) {
@@ -46,8 +50,10 @@ export class RedlockStore implements Store {
     const shape = { nodes: lines.length, maxTtlMs }
     this.#nodes = lines.map((line) => new LuaNode(new Link(line, world, nodeTimeoutMs), shape))
     this.#cluster = { ...settings, nodes: this.#nodes, majority: Math.floor(lines.length / 2) + 1 }
-    this.#quorum = new Quorum(this.#cluster, (key) => this.#bells.watches(key))
-    this.#bells = new Bells(lines, this.#cluster, () => this.#quorum.usualMs)
+    this.#quorum = new Quorum(this.#cluster, (key) => this.#wakeups.watches(key))
+    this.#channels = new NodeChannels(lines, this.#cluster)
+    this.#wakeups = new Wakeups(this.#channels, this.#cluster, () => this.#quorum.usualMs)
+    this.#revocations = new Revocations(this.#channels, this.#cluster)
     this.#onClose = onClose
     this.maxTtlMs = maxTtlMs
     // The first question may take four looks and two rounds, each with the time limit of a node.
@@ -64,25 +70,48 @@ export class RedlockStore implements Store {
   }
 
   release(leases: readonly Lease[]): Promise<Released[]> {
-    for (const { key } of leases) this.#bells.hadOurTurn(key)
+    for (const { key } of leases) this.#wakeups.hadOurTurn(key)
     return new Promise((resolve) => this.#quorum.release(leases, resolve))
   }
 
   watch(key: string, listener: (event: StoreEvent) => void): Watch {
-    return this.#bells.watch(key, listener)
+    return this.#wakeups.watch(key, listener)
+  }
+
+  watchRevoked(listener: (lease: Lease) => void): Watch {
+    return this.#revocations.watch(listener)
+  }
+
+  /** Some nodes told of a revocation, and too few for it to be certain; or too few could be heard for a while. */
+  onDoubt(listener: (affected?: (key: string) => boolean) => void): () => void {
+    return this.#revocations.onDoubt(listener)
   }
 
   async holders(prefix: string): Promise<HolderView[]> {
-    return merge(this.#cluster, await survey(this.#cluster, this.#nodes, (node, done) => node.list(prefix, done)))
+    const said = await pageThrough(this.#cluster, this.#nodes, (node, from, done) => node.list(prefix, from, done))
+    return merge(this.#cluster, said)
   }
 
   async inspect(key: string): Promise<{ holders: HolderView[]; waiters: WaiterView[] }> {
-    const said = await survey<NodeView[]>(this.#cluster, this.#nodes, (node, done) => node.inspect(key, done))
-    return { holders: merge(this.#cluster, said), waiters: [] }
+    return { holders: merge(this.#cluster, await this.#look(key)), waiters: [] }
   }
 
+  /** Looked at before, page by page: what is done in one step has to be short. */
   async revoke(key: string): Promise<HolderView[]> {
-    return merge(this.#cluster, await survey(this.#cluster, this.#nodes, (node, done) => node.revoke(key, done)))
+    const before = await this.#look(key)
+    const cut = await survey<Revoked>(this.#cluster, this.#nodes, (node, done) => node.revoke(key, done))
+    return merge(
+      this.#cluster,
+      cut.map((revoked, i) => revoked && cutOff(key, before[i] ?? [], revoked)),
+    )
+  }
+
+  /** One key, on all nodes at once: that is short, unless it has thousands of readers. */
+  #look(key: string): Promise<(NodeView[] | undefined)[]> {
+    const pages = (node: ObservableNode, done: Done<NodeView[]>): void => {
+      allOf(this.#cluster, node, (from, page) => node.inspect(key, from, page)).then(done, done)
+    }
+    return survey(this.#cluster, this.#nodes, pages, true)
   }
 
   /** The median of those that answer: one clock that is wrong does not move it. */
@@ -94,7 +123,7 @@ export class RedlockStore implements Store {
 
   async close(): Promise<void> {
     this.#quorum.close()
-    this.#bells.close()
+    this.#channels.close()
     for (const { adapter } of this.#lines) adapter.detach()
     await this.#onClose()
   }

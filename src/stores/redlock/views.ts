@@ -5,7 +5,7 @@
  */
 import { ALL, type HolderView } from '../../store.js'
 import { type Cause, type Cluster, blame, limit, unavailable } from './cluster.js'
-import type { Done, NodeView, ObservableNode } from './node.js'
+import type { Done, NodeView, ObservableNode, Page, Revoked } from './node.js'
 import { isAttempt } from './register.js'
 import { silence } from './census.js'
 
@@ -13,11 +13,15 @@ import { silence } from './census.js'
 const PATIENCE = 2
 const SHORTEST_PATIENCE_MS = 10
 
-/** Asks all nodes; resolves with what each said when all have, or when most have and the rest is slow. */
+/**
+ * Asks all nodes; resolves with what each said when all have, or when most have and the rest is slow. `limited`: whether
+ * `ask` has a time limit of its own.
+ */
 export function survey<T>(
   cluster: Cluster,
   nodes: readonly ObservableNode[],
   ask: (node: ObservableNode, done: Done<T>) => void,
+  limited = false,
 ): Promise<(T | undefined)[]> {
   const { world, majority, nodeTimeoutMs } = cluster
   const startedAt = world.now()
@@ -35,7 +39,7 @@ export function survey<T>(
       if (answered >= majority) resolve(said)
       else reject(unavailable(cluster, causes))
     }
-    const cancel = limit(world, nodeTimeoutMs, finish)
+    const cancel = limited ? () => {} : limit(world, nodeTimeoutMs, finish)
     let cancelPatience: (() => void) | undefined
     for (const [i, node] of nodes.entries()) {
       ask(node, (answer) => {
@@ -55,6 +59,67 @@ export function survey<T>(
       })
     }
   })
+}
+
+/**
+ * Asks one node after the other, page by page: a listing of a hundred thousand leases costs each server as much as it likes,
+ * but never two of them at once, and never one for more than a page. Each page has the time limit of a node.
+ */
+export async function pageThrough(
+  cluster: Cluster,
+  nodes: readonly ObservableNode[],
+  ask: (node: ObservableNode, from: string | undefined, done: Done<Page>) => void,
+): Promise<(NodeView[] | undefined)[]> {
+  const said: (NodeView[] | undefined)[] = []
+  const causes: (Cause | undefined)[] = []
+  for (const node of nodes) {
+    const views = await allOf(cluster, node, (from, done) => ask(node, from, done)).catch((error: Error) => error)
+    said.push(views instanceof Error ? undefined : views)
+    causes.push(views instanceof Error ? () => blame(node, views) : undefined)
+  }
+  if (said.filter((views) => views !== undefined).length < cluster.majority) throw unavailable(cluster, causes)
+  return said
+}
+
+/** All pages of one node, each holder once. */
+export async function allOf(
+  cluster: Cluster,
+  node: ObservableNode,
+  ask: (from: string | undefined, done: Done<Page>) => void,
+): Promise<NodeView[]> {
+  const found = new Map<string, NodeView>()
+  const crowded = new Set<string>()
+  const collect = async (turn: (from: string | undefined, done: Done<Page>) => void): Promise<void> => {
+    for (let from: string | undefined, first = true; first || from !== undefined; first = false) {
+      const page = await inTime<Page>(cluster, node, (done) => turn(from, done))
+      for (const view of page.views) found.set(`${view.owner}\0${view.key}`, view)
+      for (const key of page.crowded) crowded.add(key)
+      from = page.next
+    }
+  }
+  await collect(ask)
+  for (const key of crowded) await collect((from, done) => node.inspect(key, from, done))
+  return [...found.values()]
+}
+
+/** What a node answers, or that it did not. */
+function inTime<T>(cluster: Cluster, node: ObservableNode, ask: (done: Done<T>) => void): Promise<T> {
+  const { world, nodeTimeoutMs } = cluster
+  return new Promise((resolve, reject) => {
+    const cancel = limit(world, nodeTimeoutMs, () => reject(silence(node, nodeTimeoutMs)))
+    ask((answer) => {
+      cancel()
+      if (answer instanceof Error) reject(answer)
+      else resolve(answer)
+    })
+  })
+}
+
+/** Those who were cut off, with what was known of them before. */
+export function cutOff(key: string, before: readonly NodeView[], { owners, shared }: Revoked): NodeView[] {
+  const known = new Map(before.map((view) => [view.owner, view]))
+  const unknown = { key, shared, ttlMs: undefined, token: undefined, version: 0, heldMs: undefined, value: undefined }
+  return owners.map((owner) => known.get(owner) ?? { ...unknown, owner })
 }
 
 /** One view per holder: those that a majority has, or may have as far as those that answered can tell. */

@@ -1,8 +1,10 @@
 /** What must never happen, whatever the schedule. */
-export type Violation = 'two hold at once' | 'duplicate token' | 'inverted token'
+export type Violation = 'two hold at once' | 'duplicate token' | 'inverted token' | 'inverted on the nodes'
 
 export interface Grant {
   key: string
+  /** The owner of the attempt, as the nodes know it. */
+  owner: string
   shared: boolean
   token: bigint
   /** When its attempt began, and when it was granted. */
@@ -12,16 +14,27 @@ export interface Grant {
   until: number
 }
 
-/** Sees all clients at once, as none of them can. */
+/** Sees all clients and all nodes at once, as none of them can. */
 export class Judge {
   readonly violations: Violation[] = []
   grants = 0
   readonly #history = new Map<string, Grant[]>()
   readonly #exclusion: boolean
+  /** By owner of an attempt and key: when each node first held it, as a number that grows. */
+  readonly #held = new Map<string, Map<string, number>>()
+  #moment = 0
 
   /** `exclusion`: nothing expires before its time in this schedule, so two may never hold at once. */
   constructor(exclusion: boolean) {
     this.#exclusion = exclusion
+  }
+
+  /** A node holds this key for this owner from now on. */
+  held(node: string, key: string, owner: string): void {
+    const id = `${owner}\0${key}`
+    let nodes = this.#held.get(id)
+    if (!nodes) this.#held.set(id, (nodes = new Map()))
+    if (!nodes.has(node)) nodes.set(node, this.#moment++)
   }
 
   granted(grant: Grant): void {
@@ -33,6 +46,7 @@ export class Judge {
       if (earlier.token === grant.token) this.violations.push('duplicate token')
       else if (earlier.grantedAt < grant.startedAt && earlier.token > grant.token)
         this.violations.push('inverted token')
+      else if (this.#isInvertedOnNodes(earlier, grant)) this.violations.push('inverted on the nodes')
     }
     history.push(grant)
     this.believed(grant)
@@ -45,5 +59,24 @@ export class Judge {
       if (other === grant || (other.shared && grant.shared)) continue
       if (other.until > now) this.violations.push('two hold at once')
     }
+  }
+
+  /**
+   * Requests of one batch, or requests that overlap, have no order by their clients' clocks. The nodes have one: where each
+   * node that held both held the one first, the other is the later holder, and a resource must be able to tell by the token.
+   */
+  #isInvertedOnNodes(one: Grant, other: Grant): boolean {
+    const [before, after] = one.token < other.token ? [one, other] : [other, one]
+    const first = this.#held.get(`${before.owner}\0${before.key}`)
+    const second = this.#held.get(`${after.owner}\0${after.key}`)
+    if (!first || !second) return false
+    let common = 0
+    for (const [node, moment] of first) {
+      const others = second.get(node)
+      if (others === undefined) continue
+      if (moment < others) return false
+      common++
+    }
+    return common > 0
   }
 }

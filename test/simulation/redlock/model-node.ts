@@ -20,6 +20,7 @@ import type {
   VoteQuestion,
   Votes,
 } from '../../../src/stores/redlock/node.js'
+import { FORMAT } from '../../../src/stores/redlock/keys.js'
 import { isAttempt } from '../../../src/stores/redlock/register.js'
 
 /** Mistakes that others have made, or that we could have. */
@@ -33,6 +34,8 @@ export type Mutant =
   | 'writer blind to readers'
   | 'release without owner check'
   | 'a guess is always good'
+  | 'a batch is blind to what it raises'
+  | 'raises behind a steal'
 
 interface Info {
   token: number
@@ -93,6 +96,8 @@ export interface ModelOptions {
   /** What it says of the time when tokens are made. 0: useless, so that only counters keep tokens apart. */
   micros: () => number
   mutant?: Mutant | undefined
+  /** Told whenever a key becomes an owner's. */
+  onHeld?: ((node: string, key: string, owner: string) => void) | undefined
 }
 
 export class ModelNode {
@@ -105,10 +110,11 @@ export class ModelNode {
   readonly #clock: () => number
   readonly #micros: () => number
   readonly #mutant: Mutant | undefined
+  readonly #onHeld: ((node: string, key: string, owner: string) => void) | undefined
   /** Of the mutant only: which client saw which process when. */
   readonly #memory = new Map<string, { run: string; since: number }>()
 
-  constructor({ name, size, maxTtlMs, clock, micros, mutant }: ModelOptions) {
+  constructor({ name, size, maxTtlMs, clock, micros, mutant, onHeld }: ModelOptions) {
     this.#name = name
     this.run = `${name}/0`
     this.#size = size
@@ -116,6 +122,7 @@ export class ModelNode {
     this.#clock = clock
     this.#micros = micros
     this.#mutant = mutant
+    this.#onHeld = onHeld
   }
 
   get votes(): boolean {
@@ -173,16 +180,23 @@ export class ModelNode {
     if (this.#mutant === 'max of increments') counter = data.counter++
     if (this.#mutant === 'counters per name that expire') counter = this.#counterOf((items[0] as Vote).key)
     const good = (token > counter && token >= micros) || this.#mutant === 'a guess is always good'
-    const answers = items.map((item) => this.#voteAndRaise(item, good && token > 0 ? token : undefined))
+    let guess = good && token > 0 ? token : undefined
+    const answers = items.map((item) => {
+      const again = this.#isHeldBy(item)
+      // Behind a steal nothing is raised: a reader beside a stealing reader would get the token of the victim.
+      if (item.steal && !again && this.#mutant !== 'raises behind a steal') guess = undefined
+      const answer = this.#vote(item)
+      if (answer !== 'held' || again || item.steal || guess === undefined) return answer
+      return this.#raise({ ...item, token: guess }) ? 'raised' : 'held'
+    })
+    const blind = this.#mutant === 'a batch is blind to what it raises'
+    if (!blind && answers.includes('raised')) counter = Math.max(counter, token)
     return { standing, counter, micros, items: answers }
   }
 
-  #voteAndRaise(item: Vote, token: number | undefined): Voted {
-    const mine = this.#held(item.key)
-    const again = mine !== undefined && this.#isMine(mine, item.owner)
-    const answer = this.#vote(item)
-    if (answer !== 'held' || again || item.steal || token === undefined) return answer
-    return this.#raise({ ...item, token }) ? 'raised' : 'held'
+  #isHeldBy({ key, owner }: Vote): boolean {
+    const held = this.#held(key)
+    return held !== undefined && this.#isMine(held, owner)
   }
 
   raise(items: readonly Raise[]): boolean[] {
@@ -227,6 +241,7 @@ export class ModelNode {
       longestMs: data.longestMs,
       nodes: trusting ? this.#size : data.nodes,
       manifest: data.manifest,
+      format: FORMAT,
     }
   }
 
@@ -280,6 +295,7 @@ export class ModelNode {
     }
     if (held?.readers && !shared && this.#mutant === 'writer blind to readers') held = undefined
     if (held && !(shared && held.readers)) return this.#obstacle(held, now)
+    this.#onHeld?.(this.#name, key, owner)
     if (!shared) {
       this.#data.keys.set(key, { owner, expiresAt: now + ttlMs, readers: undefined, info: new Map() })
       return 'held'

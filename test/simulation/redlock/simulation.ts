@@ -93,6 +93,7 @@ class Simulation {
         clock,
         micros: () => micros,
         mutant,
+        onHeld: (node, key, owner) => this.judge.held(node, key, owner),
       })
     })
   }
@@ -196,31 +197,46 @@ class Client {
     const { random, timeline, quietUntil } = this.#simulation
     if (timeline.now > HORIZON_MS - 50) return
     if (quietUntil > timeline.now) return this.#later(quietUntil - timeline.now + random() * 5, () => this.#ask())
-    const owner = `${this.#name}/${this.#acquisitions++}`
-    const ttlMs = TTLS[this.#simulation.pick(TTLS.length)] as number
-    const both = random() < 0.15
-    const wanted = both ? KEYS : [random() < 0.85 ? 'lock:a' : 'lock:b']
-    const claims = wanted.map((key): Claim => {
-      const weight = random() < 0.35 ? 1 : ALL
-      const steal = this.#simulation.regime === 'expiry' && random() < 0.1
-      return { key, owner, weight, capacity: ALL, ttlMs, steal }
-    })
+    const claims = this.#claims()
     const startedAt = timeline.now
     const localStart = this.#now()
     this.#quorum.acquire(claims, (answers) => {
       let pause = random() * 60
+      const owners = new Set<string>()
       for (const [i, answer] of answers.entries()) {
+        const { key, owner, ttlMs } = claims[i] as Claim
         if (answer.granted === true) {
           pause = Math.max(pause, random() * ttlMs)
-          this.#hold(claims[i] as Claim, answer, startedAt, localStart)
+          // An owner that asked twice has one grant.
+          if (!owners.has(answer.owner)) this.#hold(claims[i] as Claim, answer, startedAt, localStart)
+          owners.add(answer.owner)
         } else if (answer.granted === false) this.#simulation.refusals++
         else {
           pause = Math.max(pause, 20 + random() * 80)
-          if (random() < 0.5) this.#quorum.release([{ key: (claims[i] as Claim).key, owner }], () => {})
+          // What was granted to the same owner stays.
+          const isHeld = answers.some((other, j) => other.granted === true && claims[j]?.owner === owner)
+          if (random() < 0.5 && !isHeld) this.#quorum.release([{ key, owner }], () => {})
         }
       }
       this.#later(pause, () => (random() < 0.06 ? this.#die() : this.#ask()))
     })
+  }
+
+  /** One batch: of one or several requests, for one key or for both, by several owners, some of whom ask twice or steal. */
+  #claims(): Claim[] {
+    const { random, regime } = this.#simulation
+    const size = random() < 0.6 ? 1 : 2 + this.#simulation.pick(3)
+    const claims: Claim[] = []
+    for (let i = 0; i < size; i++) {
+      const twice = i > 0 && random() < 0.05
+      const owner = twice ? (claims[i - 1] as Claim).owner : `${this.#name}/${this.#acquisitions++}`
+      const key = random() < 0.85 ? 'lock:a' : 'lock:b'
+      const ttlMs = TTLS[this.#simulation.pick(TTLS.length)] as number
+      const weight = random() < 0.35 ? 1 : ALL
+      const steal = regime === 'expiry' && random() < (i === 0 ? 0.1 : 0.3)
+      claims.push({ key, owner, weight, capacity: ALL, ttlMs, steal })
+    }
+    return claims
   }
 
   #hold(claim: Claim, answer: Answer & { granted: true }, startedAt: number, localStart: number): void {
@@ -228,14 +244,15 @@ class Client {
     const until = this.#globally(localStart + answer.ttlMs)
     const { key, ttlMs } = claim
     const shared = claim.weight !== ALL
-    const grant: Grant = { key, shared, token: answer.token, startedAt, grantedAt: timeline.now, until }
+    const { owner, token } = answer
+    const grant: Grant = { key, owner, shared, token, startedAt, grantedAt: timeline.now, until }
     judge.granted(grant)
-    this.#later(random() * ttlMs * 1.1, () => this.#carryOn(grant, answer.owner, ttlMs))
+    this.#later(random() * ttlMs * 1.1, () => this.#carryOn(grant, ttlMs))
   }
 
-  #carryOn(grant: Grant, owner: string, ttlMs: number): void {
+  #carryOn(grant: Grant, ttlMs: number): void {
     const { timeline, judge, random } = this.#simulation
-    const { key } = grant
+    const { key, owner } = grant
     if (random() < 0.4 && grant.until > timeline.now) {
       const sentAt = this.#now()
       this.#quorum.renew([{ key, owner, ttlMs }], ([renewed]) => {
@@ -244,7 +261,7 @@ class Client {
           grant.until = this.#globally(sentAt + renewed.ttlMs)
           judge.believed(grant, timeline.now)
         }
-        this.#later(random() * ttlMs, () => this.#carryOn(grant, owner, ttlMs))
+        this.#later(random() * ttlMs, () => this.#carryOn(grant, ttlMs))
       })
     } else if (random() < 0.9) {
       grant.until = Math.min(grant.until, timeline.now)

@@ -8,7 +8,18 @@ const rulesOf = (size: number) => ({ majority: Math.floor(size / 2) + 1, maxTtlM
 let runs = 0
 const node = (state: NodeRecord['state'], more: Partial<NodeRecord> = {}): NodeRecord => {
   const run = `run-${runs++}`
-  return { run, id: `id-${run}`, state, ageMs: 0, counter: 0, longestMs: 0, nodes: 0, manifest: '', ...more }
+  return {
+    run,
+    id: `id-${run}`,
+    state,
+    ageMs: 0,
+    counter: 0,
+    longestMs: 0,
+    nodes: 0,
+    manifest: '',
+    format: '2',
+    ...more,
+  }
 }
 const voter = (counter = 0, manifest = ''): NodeRecord =>
   node('votes', { counter, manifest, nodes: 5, ageMs: 9_999, longestMs: MAX_TTL_MS })

@@ -39,6 +39,14 @@ const ask = <T>(call: (done: Done<T>) => void): Promise<T> =>
     call((answer) => (answer instanceof Error ? reject(answer) : resolve(answer)))
   })
 
+/**
+ * What the scripts do now and then, by chance: entries of names that nobody holds go. Every attempt has an owner of its own,
+ * so only in here could an owner find its old entry again.
+ */
+async function sweep(): Promise<void> {
+  for (const key of KEYS) if ((await client.exists(key)) === 0) await client.hdel('leasehold:redlock', `:${key}`)
+}
+
 /** Times differ by as long as the question took. Everything else must not. */
 function withoutTimes(answer: unknown): unknown {
   const text = JSON.stringify(answer, (name, value) => {
@@ -52,7 +60,15 @@ function withoutTimes(answer: unknown): unknown {
 /** One random question: to be put to the server, and to the model. */
 class Conversation {
   readonly random: () => number
-  readonly model = new ModelNode({ name: 'model', size: SIZE, maxTtlMs: 0, clock: Date.now, micros: () => this.micros })
+  /** The model's clock stands still during a question, as a script's does. */
+  now = Date.now()
+  readonly model = new ModelNode({
+    name: 'model',
+    size: SIZE,
+    maxTtlMs: 0,
+    clock: () => this.now,
+    micros: () => this.micros,
+  })
   /** The model's clock, as far as tokens are concerned. */
   micros = Date.now() * 1_000
   /** As they were when last looked at: they may have restarted since. */
@@ -66,6 +82,7 @@ class Conversation {
   pause = 0
   raised = 0
   foreseen = 0
+  stolen = 0
 
   constructor(seed: number) {
     this.random = chance(seed)
@@ -77,9 +94,12 @@ class Conversation {
 
   async step(): Promise<[asked: string, real: unknown, model: unknown]> {
     const dice = this.random()
-    if (dice < 0.34) return this.#vote()
-    if (dice < 0.46) return this.#raise()
-    if (dice < 0.56) return this.#renew()
+    this.now = Date.now()
+    // A node that sits out for most of the time is asked little.
+    if (!this.model.votes && this.random() < 0.4) return dice < 0.5 ? this.#look() : this.#admit()
+    if (dice < 0.4) return this.#vote()
+    if (dice < 0.5) return this.#raise()
+    if (dice < 0.58) return this.#renew()
     if (dice < 0.8) return this.#release()
     if (dice < 0.86) return this.#look()
     if (dice < 0.96) return this.#admit()
@@ -95,6 +115,11 @@ class Conversation {
     return this.random() < 0.8 ? this.last : { key: this.pick(KEYS), owner: this.pick(OWNERS) }
   }
 
+  /** One batch. With three keys, a key is often in it twice. */
+  #batch<T>(item: () => T): T[] {
+    return Array.from({ length: this.random() < 0.5 ? 1 : 2 + Math.floor(this.random() * 4) }, item)
+  }
+
   #value(): string | undefined {
     return this.random() < 0.5 ? JSON.stringify({ n: this.token, text: 'a:b=c\n' }) : undefined
   }
@@ -104,11 +129,11 @@ class Conversation {
     if (short) this.pause = 2 * SHORT_MS
     const ttlMs = short ? SHORT_MS : NEVER_MS
     const item = () => {
-      const [shared, steal] = [this.random() < 0.3, this.random() < 0.03]
+      const [shared, steal] = [this.random() < 0.35, this.random() < 0.2]
       const announce = this.random() < 0.1
       return { key: this.pick(KEYS), owner: this.pick(OWNERS), ttlMs, shared, steal, announce, value: this.#value() }
     }
-    const items = Array.from({ length: 1 + Math.floor(this.random() * 2) }, item)
+    const items = this.#batch(item)
     const { key, owner } = this.pick(items)
     this.last = { key, owner }
     const [run, modelRun] = this.#runs()
@@ -116,18 +141,22 @@ class Conversation {
       0,
       Date.now() * 1_000 - 5_000_000,
       this.token,
-      ...[1, 4, 5, 16].map((n) => this.token + n),
+      ...[1, 1, 4, 5, 7, 16].map((n) => this.token + n),
     ])
     this.token = Math.max(this.token, token)
     const answer = await ask<object>((done) => real.vote({ run, items, token, aloud: this.random() < 0.5 }, done))
     const model = this.model.vote({ run: modelRun, items, token, aloud: false })
     if (model.items.includes('raised')) this.foreseen++
+    const raised = items.filter((_, i) => model.items[i] === 'raised').map(({ key }) => key)
+    if (items.some(({ key, steal }, i) => steal && model.items[i] === 'held' && raised.includes(key))) this.stolen++
     return [`vote ${token} ${JSON.stringify(items)}`, answer, model]
   }
 
   async #raise(): Promise<[string, unknown, unknown]> {
-    this.token += Math.floor(this.random() * 3)
-    const items = [{ ...this.#somebody(), token: this.token, announce: this.random() < 0.1, value: this.#value() }]
+    const items = this.#batch(() => {
+      this.token += Math.floor(this.random() * 3)
+      return { ...this.#somebody(), token: this.token, announce: this.random() < 0.1, value: this.#value() }
+    })
     const answer = await ask<unknown>((done) => real.raise(items, done))
     const model = this.model.raise(items)
     if (model[0] === true) this.raised++
@@ -135,17 +164,18 @@ class Conversation {
   }
 
   async #renew(): Promise<[string, unknown, unknown]> {
-    const value = this.random() < 0.3 ? JSON.stringify(this.token) : undefined
-    const version = 1 + Math.floor(this.random() * 4)
-    const owner = this.pick(OWNERS)
-    const items = [{ key: this.pick(KEYS), owner, ttlMs: NEVER_MS, token: this.token, value, version }]
+    const items = this.#batch(() => {
+      const value = this.random() < 0.3 ? JSON.stringify(this.token) : undefined
+      const version = 1 + Math.floor(this.random() * 4)
+      return { ...this.#somebody(), ttlMs: NEVER_MS, token: this.token, value, version }
+    })
     const [run, modelRun] = this.#runs()
     const answer = await ask<object>((done) => real.renew({ run, items }, done))
     return [`renew ${JSON.stringify(items)}`, answer, this.model.renew({ run: modelRun, items })]
   }
 
   async #release(): Promise<[string, unknown, unknown]> {
-    const items = [{ ...this.#somebody(), quiet: this.random() < 0.5 }]
+    const items = this.#batch(() => ({ ...this.#somebody(), quiet: this.random() < 0.5 }))
     const answer = await ask<unknown>((done) => real.release(items, done))
     return [`release ${JSON.stringify(items)}`, answer, this.model.release(items)]
   }
@@ -162,10 +192,15 @@ class Conversation {
 
   async #admit(): Promise<[string, unknown, unknown]> {
     const id = this.random() < 0.9 ? this.lastId : 'another'
-    const longestMs = this.random() < 0.5 ? 1 : NEVER_MS
+    const longestMs = this.random() < 0.8 ? 1 : NEVER_MS
     const admission = this.pick<Admission>([
       { as: 'founder', id, manifest: `${id} others` },
-      { as: 'returner', id, counter: this.token + Math.floor(this.random() * 5) - 2, longestMs },
+      ...[1, 5].map((n) => ({
+        as: 'returner' as const,
+        id,
+        counter: this.token + Math.floor(this.random() * n) - 2,
+        longestMs,
+      })),
       { as: 'loser', id },
     ])
     // One that may return after a millisecond must have sat out for one.
@@ -181,12 +216,12 @@ class Conversation {
   async #disturb(): Promise<[string, unknown, unknown]> {
     const dice = this.random()
     const key = this.pick(KEYS)
-    if (dice < 0.1) {
+    if (dice < 0.05) {
       await client.flushall()
       this.model.flush()
       return ['flush', 0, 0]
     }
-    if (dice < 0.14) {
+    if (dice < 0.09) {
       const keepData = this.random() < 0.5
       await server.restart({ keepData })
       await client.ping()
@@ -195,6 +230,7 @@ class Conversation {
     }
     if (dice < 0.8) {
       await client.del(key)
+      await sweep()
       this.model.expire(key)
       return [`del ${key}`, 0, 0]
     }
@@ -213,8 +249,10 @@ test.each([1, 2])('a model node says what the Lua on a server says, whatever it 
     expect(withoutTimes(said), `step ${i}, after\n${log.slice(-12).join('\n')}\n`).toEqual(withoutTimes(expected))
     // Redis counts whole milliseconds: who came last among readers must not depend on rounding.
     await sleep(Math.max(conversation.pause, 2))
+    if (conversation.pause > 0) await sweep()
     conversation.pause = 0
   }
   expect(conversation.raised, 'tokens raised').toBeGreaterThan(10)
-  expect(conversation.foreseen, 'tokens guessed').toBeGreaterThan(5)
+  expect(conversation.foreseen, 'tokens guessed').toBeGreaterThan(3)
+  expect(conversation.stolen, 'steals in one batch with a victim that was raised').toBeGreaterThan(3)
 })

@@ -58,7 +58,6 @@ describe('asking for a store', () => {
   test('bad options are refused by name', () => {
     const clients = servers.ioredis({ lazyConnect: true })
     const bad: [string, Partial<RedlockOptions>][] = [
-      ['maxTtl', {}],
       ['maxTtl', { maxTtl: 0 }],
       ['maxTtl', { maxTtl: 'soon' as never }],
       ['drift', { maxTtl: '1m', drift: -0.1 }],
@@ -68,6 +67,15 @@ describe('asking for a store', () => {
     for (const [option, options] of bad) {
       expect(complaint(() => redlock(clients, options as RedlockOptions))).toMatchObject({ option })
     }
+  })
+
+  test('without options, leases last a minute at most', async () => {
+    const store = redlock(servers.ioredis())
+    onTestFinished(() => store.close())
+    expect(store.maxTtlMs).toBe(60_000)
+    const lock = await createLocks(store, { ttl: '1m' }).acquire(fresh())
+    await lock.release()
+    await expect(createLocks(store, { ttl: '2m' }).acquire(fresh())).rejects.toThrow('ttl')
   })
 
   test('one server behind two addresses is refused, naming both', async () => {
@@ -199,6 +207,28 @@ describe('clients', () => {
   })
 })
 
+describe('a semaphore, which is made of slots here', () => {
+  test('forceRelease() cuts off all who hold a permit, and nobody else', async () => {
+    const locks = locksOn(servers.store())
+    const name = fresh()
+    const [api, other] = [locks.semaphore(name, 3), locks.semaphore(`${name}#1`, 2)]
+    const permits = [await api.acquire(), await api.acquire(), await other.acquire()] as const
+    const state = await locks.inspect(name, { kind: 'semaphore' })
+    expect(state.holders.length).toBe(2)
+    const cut = await locksOn(servers.store()).forceRelease(name, { kind: 'semaphore' })
+    expect(cut.map(({ fencingToken }) => fencingToken).sort()).toEqual(
+      permits
+        .slice(0, 2)
+        .map((permit) => permit.fencingToken)
+        .sort(),
+    )
+    await vi.waitFor(() => expect(permits.map((permit) => permit.isHeld)).toEqual([false, false, true]))
+    expect((await locks.inspect(name, { kind: 'semaphore' })).holders).toEqual([])
+    expect((await locks.forceRelease(`${name}#1`, { kind: 'semaphore' })).length, 'another semaphore').toBe(1)
+    await locks.close({ grace: 0 })
+  })
+})
+
 describe('those who want the same at once', () => {
   test.each([4, 5])('with %i servers split votes end, and everybody gets it in turn', async (size) => {
     const some = size === 5 ? servers : await Servers.start(size)
@@ -251,9 +281,12 @@ describe('those who want the same at once', () => {
         .map((text) => Number(/cmdstat_hget:calls=(\d+)/.exec(String(text))?.[1] ?? 0))
         .reduce((a, b) => a + b)
     }
-    const before = await raised()
-    await locks.withLock(fresh(), async () => {})
-    expect(await raised(), 'second rounds').toBe(before)
+    // On a busy machine a question may be under way for longer than the guess is ahead of the clocks.
+    await vi.waitFor(async () => {
+      const before = await raised()
+      await locks.withLock(fresh(), async () => {})
+      expect(await raised(), 'second rounds').toBe(before)
+    })
 
     const ahead = String((Date.now() + 3_000) * 1_000)
     for (const server of servers.all.slice(1, 4)) await server.command('HSET', 'leasehold:redlock', 'counter', ahead)

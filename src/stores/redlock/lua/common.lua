@@ -1,8 +1,8 @@
--- common.lua   what the scripts share: each runs behind this one, the frequent ones behind a quick part of their own
+-- common.lua   what the scripts share. Each includes it behind its fast path: making these functions takes longer than a fast path.
 --
 -- KEYS 1 record, then plain… one per item. The others are named after these.
 -- On each node there is, for all names together:
---   record   hash    run id state since longest nodes manifest voter: who this node is and whether it votes; counter: the largest token it knows of;
+--   record   hash    format run id state since longest nodes manifest voter: who this node is and whether it votes; counter: the largest token it knows of;
 --                    :<name> for each name that is held: the entry of an exclusive lease with its owner behind, nothing for shared ones
 -- and per key, all of them gone when its last lease ends:
 --   plain    string  the owner of an exclusive lease, or SHARED while readers hold: what other libraries look at
@@ -11,7 +11,11 @@
 -- An entry is token:since:version:announce:length:value. One of a name that nobody holds any more, or another owner, means nothing.
 local call = redis.call
 local SHARED = 'leasehold:shared'
-local CHANNEL = 'leasehold:redlock:bell:'
+local WAKEUP = 'leasehold:redlock:wakeup:'
+-- Who was cut off, of all keys: every process that holds anything listens to this one.
+local REVOKED = 'leasehold:redlock:revoked'
+-- How many owners one message names: a message of megabytes would be one stall.
+local OWNERS_AT_MOST = 500
 -- Clients may put a prefix before every key. Names travel without it.
 local PREFIX = string.sub(KEYS[1], 1, -1 - #'leasehold:redlock')
 local READERS = KEYS[1] .. ':readers:'
@@ -49,9 +53,9 @@ local function sides(plain)
   return READERS .. name, INFO .. name
 end
 
--- How many listen travels with the news: the more there are, the farther apart they should ask. Returns it too.
-local function ring(plain, news)
-  local channel = CHANNEL .. nameOf(plain)
+-- The message carries the number of subscribers: the more there are, the farther apart they should ask. Returns it too.
+local function notify(plain, news)
+  local channel = WAKEUP .. nameOf(plain)
   local listeners = call('PUBSUB', 'NUMSUB', channel)[2]
   if listeners > 0 then call('PUBLISH', channel, listeners .. ' ' .. news) end
   return listeners
@@ -90,14 +94,14 @@ end
 local function announce(plain, info, owner, shared, token, note)
   local aloud = string.sub(note, 1, 1)
   write(plain, info, owner, shared, entry(token, whole(now), '1', aloud, string.sub(note, 2)))
-  if aloud == '1' then ring(plain, 'changed ' .. owner .. ' 1') end
+  if aloud == '1' then notify(plain, 'changed ' .. owner .. ' 1') end
   -- Those who were about to ask need not, if most nodes say so.
-  if not shared then ring(plain, 'taken ' .. owner) end
+  if not shared then notify(plain, 'taken ' .. owner) end
 end
 
 -- Readers whose time has passed, and readers whose plain key somebody deleted, hold nothing.
 -- Returns the content of the plain key afterwards.
-local function settle(plain, readers, info)
+local function dropEnded(plain, readers, info)
   local holder = content(plain)
   if holder ~= SHARED then return holder end
   local ended = call('ZRANGEBYSCORE', readers, '-inf', now, 'LIMIT', 0, 1000)
@@ -124,39 +128,36 @@ local function isMine(holder, readers, owner)
   return holder == owner or (holder == SHARED and call('ZSCORE', readers, owner) ~= false)
 end
 
--- Everybody who holds this key, as { key, owner, shared, ttlMs, token, version, heldMs, value }; false for what is not known.
-local function holders(plain)
-  local readers, info = sides(plain)
-  local holder = settle(plain, readers, info)
-  local found = {}
-  local function add(owner, shared, ttl)
-    local token, since, version, value = read(plain, info, owner, shared)
-    local held = since and whole(math.max(now - since, 0)) or false
-    found[#found + 1] = {
-      nameOf(plain), owner, shared and 1 or 0, ttl >= 0 and whole(ttl) or false, token or false, version or false, held,
-      value and value ~= '' and value or false,
-    }
-  end
-  if holder == SHARED then
-    local ends = call('ZRANGE', readers, 0, -1, 'WITHSCORES')
-    for i = 1, #ends, 2 do add(ends[i], true, math.max(ends[i + 1] - now, 0)) end
-  elseif holder then
-    add(holder, false, call('PTTL', plain))
-  end
-  return found
+-- For those who look. What is in an entry is read by the caller: here everybody else would wait for it.
+local function addRow(rows, name, owner, shared, ttl, entry)
+  local last = #rows
+  rows[last + 1], rows[last + 2], rows[last + 3], rows[last + 4], rows[last + 5] = name, owner, shared, ttl, entry
 end
 
--- Nobody holds it afterwards, and those who did are told.
-local function cutOff(plain)
-  local readers, info = sides(plain)
-  local found = holders(plain)
-  for _, held in ipairs(found) do
-    ring(plain, 'revoked ' .. held[2])
-    ring(plain, 'changed ' .. held[2] .. ' 0')
+-- scored: owner, when its lease ends, and so on
+local function addReaders(rows, plain, info, scored)
+  local owners = {}
+  for i = 1, #scored, 2 do owners[#owners + 1] = scored[i] end
+  if #owners == 0 then return end
+  local entries = call('HMGET', info, unpack(owners))
+  for i, owner in ipairs(owners) do
+    local left = tonumber(scored[2 * i]) - now
+    if left > 0 then addRow(rows, nameOf(plain), owner, 1, left, entries[i] or '') end
   end
+end
+
+-- Nobody holds it afterwards, and those who did are told. `holder`: what dropEnded returned.
+local function revoke(plain, holder)
+  local readers, info = sides(plain)
+  local owners = holder == SHARED and call('ZRANGE', readers, 0, -1) or { holder }
+  for first = 1, #owners, OWNERS_AT_MOST do
+    local last = math.min(first + OWNERS_AT_MOST - 1, #owners)
+    call('PUBLISH', REVOKED, cjson.encode({ nameOf(plain), unpack(owners, first, last) }))
+  end
+  notify(plain, 'changed ' .. owners[#owners] .. ' 0')
   call('DEL', plain, readers, info)
   call('HDEL', KEYS[1], ':' .. nameOf(plain))
-  return found
+  return owners
 end
 
 -- An item that fails must not take the others with it. `first` of `size` items, whose arguments begin behind `before`.

@@ -1,8 +1,18 @@
--- inspect.lua   who holds one key; with '1', nobody does afterwards
--- ARGV revoke
--- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
-local plain = KEYS[2]
-if ARGV[1] ~= '1' then return holders(plain) end
-local found = cutOff(plain)
-if #found > 0 then ring(plain, 'freed ' .. found[1][2]) end
-return found
+-- inspect.lua   one page of who holds one key
+-- KEYS record plain      ARGV cursor count      → as list.lua
+if #KEYS ~= 2 or #ARGV ~= 2 then return redis.error_reply('ERR leasehold: inspect.lua takes 2 keys and 2 arguments') end
+
+-- include common.lua
+
+local plain, rows = KEYS[2], {}
+local readers, info = sides(plain)
+local holder = content(plain)
+if holder == SHARED then
+  local page = call('ZSCAN', readers, ARGV[1], 'COUNT', ARGV[2])
+  addReaders(rows, plain, info, page[2])
+  return { page[1], whole(now), rows, {} }
+end
+if holder then
+  addRow(rows, nameOf(plain), holder, 0, call('PTTL', plain), call('HGET', KEYS[1], ':' .. nameOf(plain)) or '')
+end
+return { '0', whole(now), rows, {} }

@@ -1,12 +1,37 @@
--- list.lua   who holds what, of all keys that begin with a prefix
--- ARGV prefix
--- → { key, owner, shared, ttlMs, token, version, heldMs, value }…
-local found = {}
-for _, field in ipairs(call('HKEYS', KEYS[1])) do
-  if string.sub(field, 1, #ARGV[1] + 1) == ':' .. ARGV[1] then
-    local here = holders(PREFIX .. string.sub(field, 2))
-    for _, held in ipairs(here) do found[#found + 1] = held end
-    if #here == 0 then call('HDEL', KEYS[1], field) end
+-- list.lua   one page of who holds what, of all names that match
+-- KEYS record      ARGV cursor pattern count
+-- → { cursor, now, rows, crowded }     cursor: for the next page, 0 at the end      a name may come twice, as with HSCAN
+-- rows: key owner shared ttlMs entry, one behind the other      crowded: keys with too many readers, for inspect.lua
+if #KEYS ~= 1 or #ARGV ~= 3 then return redis.error_reply('ERR leasehold: list.lua takes the record and 3 arguments') end
+
+-- include common.lua
+
+local page = call('HSCAN', KEYS[1], ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
+local fields = page[2]
+local plains, rows, crowded, ended = {}, {}, {}, {}
+for i = 1, #fields, 2 do plains[#plains + 1] = PREFIX .. string.sub(fields[i], 2) end
+-- An error: a name that we have no right to. The others are shown.
+local contents = #plains > 0 and redis.pcall('MGET', unpack(plains)) or {}
+if contents.err then contents = {} end
+local room = 1000
+for i, plain in ipairs(plains) do
+  local seen, holder = true, contents[i]
+  -- MGET knows only text: it may be of another type, and held.
+  if not holder then seen, holder = pcall(content, plain) end
+  if holder == SHARED then
+    local readers, info = sides(plain)
+    room = room - 1 - call('ZCARD', readers)
+    if room < 0 then
+      crowded[#crowded + 1] = nameOf(plain)
+    else
+      addReaders(rows, plain, info, call('ZRANGE', readers, 0, -1, 'WITHSCORES'))
+    end
+  elseif holder and seen then
+    addRow(rows, nameOf(plain), holder, 0, call('PTTL', plain), fields[2 * i])
+  elseif seen then
+    ended[#ended + 1] = fields[2 * i - 1]
   end
 end
-return found
+-- Leases that ended without a release leave their names.
+if #ended > 0 then call('HDEL', KEYS[1], unpack(ended)) end
+return { page[1], whole(now), rows, crowded }

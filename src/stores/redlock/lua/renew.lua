@@ -1,12 +1,16 @@
 -- renew.lua   more time; never creates, never shortens
--- ARGV run nodes, then per item 5: owner ttlMs token version value
+-- KEYS record, then plain…      ARGV run nodes, then per item 5: owner ttlMs token version value
 -- → { standing, item… }     item: 1 ours | 0 absent | 3 taken | { 2, error }
 -- Also on a node that sits out: it keeps what it still has, so that it has it when it votes again.
+local size = #KEYS - 1
+if #ARGV ~= 2 + 5 * size then return redis.error_reply('ERR leasehold: renew.lua takes 2 arguments and 5 per key') end
+
+-- include common.lua
 
 local function renew(plain, a)
   local readers, info = sides(plain)
   local owner, ttl, token, version, value = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
-  local holder = settle(plain, readers, info)
+  local holder = dropEnded(plain, readers, info)
   if not holder then return 0 end
   if not isMine(holder, readers, owner) then return holder == SHARED and 0 or 3 end
   local shared = holder == SHARED
@@ -23,10 +27,10 @@ local function renew(plain, a)
     if tonumber(version) > tonumber(older or 0) then
       -- The holder knows its token. What is known here may be a guess that did not hold.
       write(plain, info, owner, shared, entry(token ~= '0' and token or known or '0', since or whole(now), version, announce or '0', value))
-      ring(plain, 'changed ' .. owner .. ' ' .. version)
+      notify(plain, 'changed ' .. owner .. ' ' .. version)
     end
   end
   return 1
 end
 
-return each(1, #KEYS - 1, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })
+return each(1, size, 5, 2, renew, { standing(ARGV[1], ARGV[2]) })

@@ -1,0 +1,159 @@
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
+import type { RedisServer } from '../../../scripts/servers/index.js'
+import { createLocks } from '../../../src/index.js'
+import { ALL, type Claim, type Grant, type Lease, type Store } from '../../../src/store.js'
+import { scripts } from '../../../src/stores/redlock/scripts.js'
+import { Servers } from './servers.js'
+
+let servers: Servers
+let store: Store
+let names = 0
+const fresh = (): string => `lock:contract:${names++}`
+const claim = (key: string, more: Partial<Claim> = {}): Claim => {
+  return { key, owner: `owner:${names++}`, weight: ALL, capacity: ALL, ttlMs: 20_000, ...more }
+}
+
+async function granted(wanted: Claim, from: Store = store): Promise<Grant & { key: string }> {
+  const [answer] = await from.acquire([wanted])
+  if (answer?.granted !== true) throw new Error(`not granted: ${JSON.stringify(answer)}`)
+  return { ...answer, key: wanted.key }
+}
+
+beforeAll(async () => {
+  servers = await Servers.start(3)
+  store = servers.store()
+})
+afterAll(() => servers.stop())
+
+describe('tokens', () => {
+  test('a release with another token is gone, and ends nothing', async () => {
+    const { key, owner, token } = await granted(claim(fresh()))
+    const asked = claim(fresh())
+    const other = await granted(asked)
+    const released = await store.release([
+      { key, owner, token: token - 1n },
+      { key, owner, token: token + 1n },
+      // By the name under which it was asked for, too.
+      { key: asked.key, owner: asked.owner, token: other.token + 1n },
+    ])
+    expect(released.map(({ outcome }) => outcome)).toEqual(['gone', 'gone', 'gone'])
+    const renewed = await store.renew([
+      { key, owner, token, ttlMs: 20_000 },
+      { key: other.key, owner: other.owner, ttlMs: 20_000 },
+    ])
+    expect(renewed.map(({ outcome }) => outcome)).toEqual(['ours', 'ours'])
+    expect(await store.release([{ key, owner, token }])).toMatchObject([{ outcome: 'released' }])
+  })
+
+  test('a renewal with another token is gone, and gives no time', async () => {
+    const { key, owner, token } = await granted(claim(fresh(), { ttlMs: 5_000 }))
+    const renewed = await store.renew([
+      { key, owner, token: token + 1n, ttlMs: 50_000 },
+      { key, owner, token, ttlMs: 6_000, queued: true },
+      { key, owner, token, ttlMs: 10_000 },
+    ])
+    expect(renewed.map(({ outcome }) => outcome)).toEqual(['gone', 'gone', 'ours'])
+    const { holders = [] } = (await store.inspect?.(key)) ?? {}
+    expect(holders[0]?.ttlMs).toBeLessThanOrEqual(10_000)
+  })
+
+  test('a late release of an attempt that was given up does not end the next grant of the same owner', async () => {
+    const wanted = claim(fresh())
+    const first = await granted(wanted)
+    await store.release([{ key: wanted.key, owner: wanted.owner }])
+    const second = await granted(wanted)
+    expect(await store.release([first])).toMatchObject([{ outcome: 'gone' }])
+    expect(await store.release([{ ...second }])).toMatchObject([{ outcome: 'released' }])
+  })
+
+  test('an acquire by an owner that already holds keeps the value that is there', async () => {
+    const wanted = claim(fresh(), { value: '"first"' })
+    const { owner, token } = await granted(wanted)
+    await store.renew([{ key: wanted.key, owner, ttlMs: 20_000, value: '"second"' }])
+    expect(await granted({ ...wanted, value: '"late"' })).toMatchObject({ owner, token })
+    expect((await store.inspect?.(wanted.key))?.holders).toMatchObject([{ value: '"second"' }])
+  })
+})
+
+describe('revocations', () => {
+  interface Told {
+    heard: Lease[]
+    doubted: string[]
+  }
+
+  async function listening(to: Store, keys: readonly string[]): Promise<Told> {
+    const told: Told = { heard: [], doubted: [] }
+    const watch = to.watchRevoked?.((lease) => told.heard.push(lease)) ?? expect.fail('it tells of revocations')
+    const stop = to.onDoubt?.((affected) => told.doubted.push(...keys.filter((key) => affected?.(key) ?? true)))
+    onTestFinished(() => {
+      stop?.()
+      watch.close()
+    })
+    expect(await watch.ready).toBe(true)
+    return told
+  }
+
+  test('one subscription tells of every key, each lease once', async () => {
+    const other = servers.store()
+    const told = await listening(store, [])
+    const leases = await Promise.all(Array.from({ length: 5 }, () => granted(claim(fresh()))))
+    for (const { key } of leases.slice(0, 3)) await other.revoke?.(key)
+    for (const { key } of leases.slice(3)) await granted(claim(key, { steal: true }), other)
+    await vi.waitFor(() => expect(told.heard.length).toBe(5))
+    expect(told.heard).toEqual(leases.map(({ key, owner }) => ({ key, owner })))
+    expect(told.doubted).toEqual([])
+  })
+
+  test('a minority that tells of a revocation puts the lease in doubt, and does not end it', async () => {
+    const { key, owner } = await granted(claim(fresh()))
+    const told = await listening(store, [key, 'lock:another'])
+    await (servers.all[1] as RedisServer).command('PUBLISH', 'leasehold:redlock:revoked', JSON.stringify([key, owner]))
+    await vi.waitFor(() => expect(told.doubted).toEqual([key]))
+    expect(told.heard).toEqual([])
+    expect(await store.renew([{ key, owner, ttlMs: 20_000 }])).toMatchObject([{ outcome: 'ours' }])
+  })
+
+  test('all leases are in doubt when too few servers could be heard for a while', async () => {
+    const own = await Servers.start(3)
+    onTestFinished(() => own.stop())
+    const other = own.store()
+    await granted(claim(fresh()), other)
+    const told = await listening(other, ['lock:any'])
+    for (const server of own.all) await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub')
+    await vi.waitFor(() => expect(told.doubted).toEqual(['lock:any']), 5_000)
+    expect(told.heard).toEqual([])
+  })
+
+  test('a lock that is stolen by another process is lost at once', async () => {
+    const [locks, thieves] = [createLocks(store, { ttl: '20s' }), createLocks(servers.store(), { ttl: '20s' })]
+    const name = fresh()
+    const lock = await locks.acquire(name)
+    const { signal } = lock
+    // The subscription is opened with the lock, and may take a moment.
+    const told = await listening(store, [])
+    await thieves.forceRelease(name)
+    await vi.waitFor(() => expect(told.heard.length).toBe(1))
+    await vi.waitFor(() => expect(signal.aborted).toBe(true), 1_000)
+    expect(lock.isHeld).toBe(false)
+  })
+})
+
+describe('what is on the servers', () => {
+  test('data of another format is refused by name, and left alone', async () => {
+    const own = await Servers.start(3)
+    onTestFinished(() => own.stop())
+    await granted(claim(fresh()), own.store())
+    for (const server of own.all) await server.command('HSET', 'leasehold:redlock', 'format', '1')
+    const locks = createLocks(own.store(), { ttl: '20s' })
+    await expect(locks.tryAcquire('x')).rejects.toThrow(
+      'holds data of format 1, and this version of leasehold reads format 2',
+    )
+    expect(await own.all[0]?.command('HGET', 'leasehold:redlock', 'format')).toBe('1')
+  })
+
+  test.each(Object.entries(scripts))('%s.lua refuses a wrong number of arguments', async (name, { source }) => {
+    const server = servers.all[0] as RedisServer
+    const call = server.command('EVAL', source, '3', 'leasehold:redlock', 'lock:x', 'lock:y', 'one')
+    await expect(call).rejects.toThrow(`leasehold: ${name}.lua takes`)
+  })
+})
