@@ -20,7 +20,8 @@ const sqlite: readonly Mutant[] = [
     store: 'sqlite',
     name: 'release without an owner check',
     file: 'stores/sqlite/books.ts',
-    find: `const holder = seen.holding > 0 ? this.#find(key, owner) : undefined
+    find: `const found = seen.holding > 0 ? this.#find(key, owner) : undefined
+    const holder = found && (token ?? BigInt(found.token)) === BigInt(found.token) ? found : undefined
     if (holder) this.#sql.endHolder.run(key, owner)`,
     replace: `const holder = seen.holding > 0 ? { announce: 0 } : undefined
     if (holder) this.#sql.endHolders.all(key)`,

@@ -132,6 +132,7 @@ export class Acquisition extends Timed {
   /** `ordered`: it must not overtake, nor be overtaken by, what this instance asked for before. */
   begin(ordered: boolean): void {
     const { store } = this.#engine
+    this.#queue.began()
     this.#ordered = ordered && !store.immediate && !store.blocks
     // A request has a time limit of its own. If the wait lasts longer, no timer is needed before the first answer.
     if (store.immediate || store.blocks || this.#ordered || this.ask.waitMs <= store.timeoutMs) this.limitWait()
@@ -143,6 +144,7 @@ export class Acquisition extends Timed {
 
   /** The store answered before this acquisition had to exist. */
   beginRefused(answer: Answer, sentAt: number): void {
+    this.#queue.began()
     this.#state = 'asking'
     this.#mayHold = true
     this.#answered(answer, sentAt, true)
@@ -243,7 +245,9 @@ export class Acquisition extends Timed {
   #useFreshOwner(): void {
     this.#engine.queueHeartbeat.remove(this)
     if (this.ask.owner !== undefined) return
+    const before = this.owner
     this.owner = this.#claim.owner = this.#engine.identity.next()
+    this.#queue.renamed(this, before)
     this.#mayHold = false
   }
 
@@ -398,11 +402,13 @@ export class Acquisition extends Timed {
   }
 
   #settle(state: 'granted' | 'failed'): void {
+    const hadNoTurn = this.#state === 'queued'
     this.#state = state
     this.#engine.waits.clear(this)
     if (this.#alarm) this.#engine.waits.clear(this.#alarm)
     this.#stopListening?.()
     this.#engine.queueHeartbeat.remove(this)
+    if (hadNoTurn) this.#queue.began()
     this.#queue.leave(this)
   }
 

@@ -14,6 +14,7 @@ import type {
   TakeRequest,
 } from '../store.js'
 import { formatDuration } from '../kit/duration.js'
+import { reasonOf } from '../util/reason.js'
 import { Errand } from './call.js'
 import { Channel, Traffic } from './channel.js'
 import { isThenable } from './thenable.js'
@@ -170,12 +171,11 @@ export class Courier {
       cause = error
     }
     if (cause === undefined) return new StoreUnavailableError(silence)
-    return new StoreUnavailableError(`${silence}: ${cause instanceof Error ? cause.message : String(cause)}`, { cause })
+    return new StoreUnavailableError(`${silence}: ${reasonOf(cause)}`, { cause })
   }
 
   explain(error: unknown): LeaseholdError {
     if (error instanceof LeaseholdError) return error
-    const reason = error instanceof Error ? error.message || error.name : String(error)
-    return new StoreUnavailableError(`${this.store.name} is unavailable: ${reason}`, { cause: error })
+    return new StoreUnavailableError(`${this.store.name} is unavailable: ${reasonOf(error)}`, { cause: error })
   }
 }

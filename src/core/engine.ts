@@ -7,6 +7,7 @@ import { attempt, unlessAborted } from './attempt.js'
 import { Cleanup } from './cleanup.js'
 import { Courier } from './courier.js'
 import { Events } from './events.js'
+import { withFrames } from './frames.js'
 import { Identity } from './identity.js'
 import { type Given, Lease, driftOf } from './lease.js'
 import { Lock, leaseOf } from './lock.js'
@@ -94,7 +95,7 @@ export class Engine {
     if (answer?.granted === false) acquisition.beginRefused(answer, since)
     else queue.pump()
     if (!acquisition.begun) acquisition.limitWait()
-    return acquisition.promise
+    return withFrames(acquisition.promise)
   }
 
   /** One attempt. Null when busy; rejects at once when the store fails. */
@@ -237,6 +238,11 @@ export class Engine {
     if (this.#queues.get(queue.key) === queue) this.#queues.delete(queue.key)
   }
 
+  /** What this instance believes to hold. */
+  leases(): Iterable<Lease> {
+    return this.#leases.values()
+  }
+
   async releaseAll(): Promise<void> {
     await Promise.all(
       [...this.#leases.values()].map((lease) => {
@@ -249,8 +255,9 @@ export class Engine {
 
   /** No new grants; work is told to end and may do so while leases are renewed; then everything is released. */
   close(graceMs: number): Promise<void> {
+    // A second call may shorten the time that the first one gave, and never prolongs it.
+    if (this.#closed && this.#hurry) this.world.after(graceMs, this.#hurry, true)
     this.#closed ??= this.#close(graceMs)
-    if (graceMs === 0) this.#hurry?.()
     return this.#closed
   }
 

@@ -323,8 +323,9 @@ export class Lease extends Timed {
   }
 
   facts(): LockFacts {
-    const { name, kind, mode } = this.ask
-    return { name, kind, mode, holder: this.owner, fencingToken: this.token, expiresAt: this.expiresAt }
+    const { name, kind, mode, value } = this.ask
+    const metadata: unknown = value === undefined ? undefined : JSON.parse(value)
+    return { name, kind, mode, holder: this.owner, fencingToken: this.token, expiresAt: this.expiresAt, metadata }
   }
 
   get expiresAt(): Date {

@@ -132,7 +132,8 @@ test('DistributedLock.close() leaves no listener on its store', async () => {
     },
   })
   const real = memory()
-  for (const method of ['acquire', 'renew', 'release'] as const) Object.assign(store, { [method]: real[method].bind(real) })
+  for (const method of ['acquire', 'renew', 'release'] as const)
+    Object.assign(store, { [method]: real[method].bind(real) })
   Object.assign(store, { features: real.features, watchRevoked: undefined, watch: undefined })
   for (let i = 0; i < 10; i++) {
     const lock = new DistributedLock(store)

@@ -2,9 +2,9 @@ import { expect, test } from 'vitest'
 import { RemoteMemory } from './remote-memory.js'
 
 const runOnce = (locks: ReturnType<RemoteMemory['locks']>, key: string, fn: () => unknown): Promise<unknown> => {
-  const call = (locks as unknown as Record<string, (key: string, fn: () => unknown, options: object) => Promise<unknown>>)[
-    'runOnce' in locks ? 'runOnce' : 'once'
-  ]
+  const call = (
+    locks as unknown as Record<string, (key: string, fn: () => unknown, options: object) => Promise<unknown>>
+  )['runOnce' in locks ? 'runOnce' : 'once']
   return (call as (key: string, fn: () => unknown, options: object) => Promise<unknown>).call(locks, key, fn, {
     ttl: 20_000,
     wait: '1m',

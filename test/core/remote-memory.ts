@@ -12,7 +12,7 @@ type Method = 'acquire' | 'renew' | 'release'
 export type Fate = 'lose' | 'loseReply' | 'break' | { requestMs?: number; replyMs?: number }
 
 export class RemoteMemory {
-  readonly world = new VirtualWorld(1)
+  readonly world: VirtualWorld = new VirtualWorld(1)
   readonly real: MemoryStore = memory({ world: this.world })
   readonly store: Store
   /** Decides about the n-th call of each method, counted from 1. Absent: answered at once, later in the same instant. */

@@ -107,7 +107,7 @@ export class Judge implements Witness {
     const token = this.#tokens.get(owner)
     if (token === undefined) return
     this.#revokedTokens.add(token)
-    for (const belief of this.#active.get(key) ?? []) if (belief.token === token) belief.revoked = true
+    for (const belief of this.#active.get(keyOf(key)) ?? []) if (belief.token === token) belief.revoked = true
   }
 
   // What processes do.

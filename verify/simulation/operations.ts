@@ -148,7 +148,7 @@ async function hold(actor: Actor, op: LockOperation, held: Lock, belief: Belief)
   const promised = autoRenew ? (maxHold ?? Number.POSITIVE_INFINITY) : Math.min(ttl, maxHold ?? ttl)
   const drift = Math.min(ttl, promised) * 0.01 + 2
   // A grant to a request that was kept open counts from when that was sent: little of a short ttl may be left.
-  const cut = actor.shape.blocks && ttl < 1_000
+  const cut = actor.shape.blocks
   if (!held.isHeld && !cut && lasted < promised - drift - actor.weather.latency[1] * 2 - 2) {
     actor.judge.accuse(
       'lost in calm weather',

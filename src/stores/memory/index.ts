@@ -4,6 +4,7 @@
  * @module
  */
 import { type World, realWorld } from '../../kit/world.js'
+import { knownOptions } from '../../util/options.js'
 import type {
   Answer,
   Blocker,
@@ -32,7 +33,7 @@ export interface MemoryStore extends Store {
 
 /** A store in the memory of this process. Give the same one to everybody who should exclude each other. */
 export function memory(options: { world?: World } = {}): MemoryStore {
-  return new Memory(options.world ?? realWorld)
+  return new Memory(knownOptions(options, ['world']).world ?? realWorld)
 }
 
 interface Holder {

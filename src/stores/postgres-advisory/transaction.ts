@@ -1,14 +1,15 @@
 import { InvalidOptionError, LockTimeoutError } from '../../errors.js'
 import { type Duration, milliseconds } from '../../kit/duration.js'
 import { realWorld } from '../../kit/world.js'
+import { knownOptions } from '../../util/options.js'
 import { idOfName, idOfNumbers, type LockId, showId } from './ids.js'
 import { codeOf, explain } from './trouble.js'
 
 export interface TransactionLockOptions {
   /** Give up after this long, whatever `statement_timeout` says. 0: one attempt. `'forever'`: never. Default 10s. */
-  wait?: Duration | 'forever'
+  wait?: Duration | 'forever' | undefined
   /** `shared`: any number at once, but never beside an exclusive one. */
-  mode?: 'exclusive' | 'shared'
+  mode?: 'exclusive' | 'shared' | undefined
 }
 
 /** A client of `pg` on which BEGIN was run, or what postgres.js gives to the function of `sql.begin`. */
@@ -55,7 +56,7 @@ export async function lockInTransaction(
   names: LockTarget | readonly LockTarget[],
   options: TransactionLockOptions = {},
 ): Promise<void> {
-  const { wait = '10s', mode = 'exclusive' } = options
+  const { wait = '10s', mode = 'exclusive' } = knownOptions(options, ['wait', 'mode'])
   const waitMs = wait === 'forever' ? Number.POSITIVE_INFINITY : milliseconds('wait', wait, { or: '"forever"' })
   if (mode !== 'exclusive' && mode !== 'shared') throw new InvalidOptionError('mode', mode, "'exclusive' or 'shared'")
   const targets = inOrder(isList(names) ? names : [names as LockTarget])

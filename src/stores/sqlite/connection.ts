@@ -113,6 +113,11 @@ export class Connection {
     })
   }
 
+  /** Epoch milliseconds by the machine. Touches no table, so that nobody is waited for. */
+  wallTime(): number {
+    return (this.#ready().sql.wallTime.get() as { ms: number }).ms
+  }
+
   /** Where the bells lie. */
   bellsDirectory(): string {
     return `${(this.#open ?? this.#ready()).file.path}-bells`

@@ -24,6 +24,7 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
+import { knownOptions } from '../../util/options.js'
 import type { Books } from './books.js'
 import { cannotCarry, carriedOnly, isCarried } from './carried.js'
 import { Connection } from './connection.js'
@@ -36,9 +37,9 @@ import { Watching } from './watching.js'
 
 export interface SqliteOptions {
   /** Time, timers and chance, for tests. Leases expire by the clock of `machine`. */
-  world?: World
+  world?: World | undefined
   /** The boot and the clock that all processes share, for tests. Leases of another boot have expired. */
-  machine?: Machine
+  machine?: Machine | undefined
 }
 
 export type { Machine }
@@ -48,7 +49,7 @@ export type { Machine }
  * each other. The file is opened when it is first needed; a relative path is resolved now.
  */
 export function sqlite(path: string, options: SqliteOptions = {}): Store {
-  return new Sqlite(checkPath(path), loadDriver(), options)
+  return new Sqlite(checkPath(path), loadDriver(), knownOptions(options, ['world', 'machine']))
 }
 
 class Sqlite implements Store {
@@ -155,8 +156,10 @@ class Sqlite implements Store {
     )
   }
 
-  now(): number {
-    return this.#world.date()
+  /** SQLite's own reading of the machine's clock: the Date of this process may be mocked, and ticks would run early. */
+  now(): Awaitable<number> {
+    if (this.#world !== realWorld) return this.#world.date()
+    return this.#turnstile.run(() => this.#connection.wallTime())
   }
 
   async close(): Promise<void> {
@@ -248,7 +251,7 @@ function checkPath(path: unknown): string {
   const takes = 'the path of a file'
   if (typeof path !== 'string' || path === '' || path.includes('\0')) throw new InvalidOptionError('path', path, takes)
   if (path.startsWith(':memory:')) throw new InvalidOptionError('path', path, `${takes}; for memory use memory()`)
-  if (/^(sqlite|file):/.test(path))
+  if (/^(sqlite|file):|^[a-z][a-z0-9+.-]*:\/\//i.test(path))
     throw new InvalidOptionError('path', path, `${takes}, not a URL; for a URL use openStore()`)
   return resolve(path)
 }

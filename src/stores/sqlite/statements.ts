@@ -17,6 +17,9 @@ const texts = {
   mark: 'SAVEPOINT mark',
   backToMark: 'ROLLBACK TO mark',
 
+  // Whole milliseconds since the beginning of 1970, which is day 2440587.5.
+  wallTime: "SELECT round((julianday('now') - 2440587.5) * 86400000.0) AS ms",
+
   state: 'SELECT boot, swept_to AS sweptTo FROM state',
 
   // All that most questions need, in one step. min() of no rows is null: nobody holds, nobody waits.

@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { InvalidOptionError, StoreUnavailableError, UnsupportedError } from '../../../src/errors.js'
+import { InvalidOptionError, StoreUnavailableError, MissingPackageError } from '../../../src/errors.js'
 import { loadDriver } from '../../../src/stores/sqlite/driver.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 import { ask, claim, directory, granted, open, raw, start } from './place.js'
@@ -22,7 +22,7 @@ test('without SQLite the error says what to install', () => {
   const missing = (): undefined => {
     throw new Error("Cannot find module '@photostructure/sqlite'")
   }
-  expect(() => loadDriver([() => undefined, missing])).toThrow(UnsupportedError)
+  expect(() => loadDriver([() => undefined, missing])).toThrow(MissingPackageError)
   expect(() => loadDriver([() => undefined, missing])).toThrow(/npm install @photostructure\/sqlite/)
 })
 
