@@ -144,9 +144,10 @@ const advisory: readonly Mutant[] = [
   },
   {
     store: 'postgres+advisory',
-    name: 'what is taken away by force is unlocked, but stays in the book of its holder',
+    name: 'what is taken away by force is unlocked, but its holder keeps it and is not told',
     file: 'stores/postgres-advisory/releasing.ts',
-    find: 'const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))',
+    find: `const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))
+      if (cut.length > 0) onCut(cut)`,
     replace: 'const cut = [...entry.holders.values()]',
     campaign: 'break',
   },
