@@ -20,7 +20,8 @@ const sqlite: readonly Mutant[] = [
     store: 'sqlite',
     name: 'release without an owner check',
     file: 'stores/sqlite/books.ts',
-    find: `const holder = seen.holding > 0 ? this.#find(key, owner) : undefined
+    find: `const found = seen.holding > 0 ? this.#find(key, owner) : undefined
+    const holder = found && (token ?? BigInt(found.token)) === BigInt(found.token) ? found : undefined
     if (holder) this.#sql.endHolder.run(key, owner)`,
     replace: `const holder = seen.holding > 0 ? { announce: 0 } : undefined
     if (holder) this.#sql.endHolders.all(key)`,
@@ -143,9 +144,10 @@ const advisory: readonly Mutant[] = [
   },
   {
     store: 'postgres+advisory',
-    name: 'what is taken away by force is unlocked, but stays in the book of its holder',
+    name: 'what is taken away by force is unlocked, but its holder keeps it and is not told',
     file: 'stores/postgres-advisory/releasing.ts',
-    find: 'const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))',
+    find: `const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))
+      if (cut.length > 0) onCut(cut)`,
     replace: 'const cut = [...entry.holders.values()]',
     campaign: 'break',
   },
