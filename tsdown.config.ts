@@ -1,19 +1,29 @@
+import { readdirSync } from 'node:fs'
 import { defineConfig } from 'tsdown'
 
+const files = [
+  'index',
+  ...readdirSync('src/stores').map((store) => `stores/${store}/index`),
+  'http/index',
+  'testing/index',
+]
+const entriesOf = (names: string[]): Record<string, string> =>
+  Object.fromEntries(names.map((name) => [name, `src/${name}.ts`]))
+
 export default defineConfig({
-  entry: [
-    'src/index.ts',
-    'src/stores/*/index.ts',
-    'src/http/index.ts',
-    'src/testing/index.ts',
-    'src/cli/main.ts',
-    'src/cli/guard.ts',
-  ],
-  format: 'esm',
+  entry: entriesOf([...files, 'cli/main', 'cli/watchdog']),
+  // CommonJS for Jest's default mode and TypeScript's node16 CommonJS. Programs are started, never required.
+  format: {
+    esm: {},
+    cjs: { entry: entriesOf(files) },
+  },
   target: 'node20',
   platform: 'node',
-  dts: true,
+  // What is marked as internal is no part of the public types.
+  dts: { oxc: { stripInternal: true } },
   fixedExtension: false,
-  // Only schedules need it, so it is not a dependency of everybody who wants a lock.
-  noExternal: ['croner'],
+  // Only schedules and leasehold/http need them, so they are no dependencies of everybody who wants a lock.
+  deps: { alwaysBundle: ['croner', 'ipaddr.js', 'structured-headers'] },
+  // Jest cannot import() inside CommonJS unless Node runs with a flag.
+  outputOptions: (options, format) => (format === 'cjs' ? { ...options, dynamicImportInCjs: false } : options),
 })

@@ -5,6 +5,7 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node'
 const PATIENT = [
   'test/cli/*.test.ts',
   'test/docs/*.test.ts',
+  'test/package/newcomer.test.ts',
   'test/oracle/*.test.ts',
   'test/servers/*.test.ts',
   'test/stores/sqlite/processes.test.ts',

@@ -19,7 +19,7 @@ try {
   run('pack', 'npm', ['pack', '--ignore-scripts', '--pack-destination', folder])
   const [tarball] = readdirSync(folder)
   run('package contents', tool('publint'), ['run', join(folder, tarball), '--strict'])
-  run('types resolve everywhere', tool('attw'), [join(folder, tarball), '--profile', 'esm-only', '--no-emoji'])
+  run('types resolve everywhere', tool('attw'), [join(folder, tarball), '--no-emoji'])
 } finally {
   rmSync(folder, { recursive: true, force: true })
 }

@@ -4,15 +4,48 @@
  * @module
  */
 
-/** Base of everything leasehold throws. */
+import { describe, isSecretName, redact, safeCause, safeValue } from './util/redact.js'
+
+/** Under which name a class is known in every copy of this package. */
+const NAME = Symbol.for('leasehold.error-name')
+
+/**
+ * Makes `instanceof` true for errors of another copy of this package too: a program may load the ESM and the CommonJS
+ * build, or two versions, and catches errors of both.
+ *
+ * @internal
+ */
+export function brand(errorClass: { prototype: object }, name: string): void {
+  Object.defineProperty(errorClass, NAME, { value: name })
+  Object.defineProperty(errorClass.prototype, Symbol.for(`leasehold.${name}`), { value: true })
+}
+
+/** Base of everything leasehold throws. No message and no cause shows a password. */
 export class LeaseholdError extends Error {
   /** Stable, for programs: `LOCK_TIMEOUT`, `STORE_UNAVAILABLE`, … */
   readonly code: string
 
   constructor(code: string, message: string, options?: ErrorOptions) {
-    super(message, options)
-    this.name = new.target.name
+    // With a cause, the message quotes what somebody else said.
+    super(
+      options ? redact(message) : message,
+      options?.cause === undefined ? undefined : { cause: safeCause(options.cause) },
+    )
+    // Not the name of the class, which a minifier shortens.
+    this.name = (new.target as { [NAME]?: string })[NAME] ?? new.target.name
     this.code = code
+  }
+
+  static {
+    brand(this, 'LeaseholdError')
+    Object.defineProperty(this, Symbol.hasInstance, {
+      value(this: { prototype: object; [NAME]?: string }, error: unknown): boolean {
+        if (Function.prototype[Symbol.hasInstance].call(this, error)) return true
+        // A class that somebody else derives from ours has no brand of its own.
+        if (!Object.hasOwn(this, NAME) || typeof error !== 'object' || error === null) return false
+        return Symbol.for(`leasehold.${this[NAME]}`) in error
+      },
+    })
   }
 }
 
@@ -31,6 +64,10 @@ export class LockTimeoutError extends LeaseholdError {
     this.lock = lock
     this.waitedMs = facts.waitedMs
     this.heldBy = facts.heldBy
+  }
+
+  static {
+    brand(this, 'LockTimeoutError')
   }
 }
 
@@ -51,6 +88,10 @@ export class LockLostError extends LeaseholdError {
     this.lock = lock
     this.why = why
   }
+
+  static {
+    brand(this, 'LockLostError')
+  }
 }
 
 const explain: Record<LossReason, string> = {
@@ -64,15 +105,40 @@ const explain: Record<LossReason, string> = {
 
 /** The store could not be reached, or did not answer in time. Says nothing about who holds the lock. */
 export class StoreUnavailableError extends LeaseholdError {
-  constructor(message: string, options?: ErrorOptions) {
+  constructor(message: string, options: ErrorOptions = {}) {
     super('STORE_UNAVAILABLE', message, options)
+  }
+
+  static {
+    brand(this, 'StoreUnavailableError')
   }
 }
 
 /** This store cannot do that; thrown when asked for, not in the middle. */
 export class UnsupportedError extends LeaseholdError {
-  constructor(message: string) {
-    super('UNSUPPORTED', message)
+  constructor(message: string, options?: ErrorOptions) {
+    super('UNSUPPORTED', message, options)
+  }
+
+  static {
+    brand(this, 'UnsupportedError')
+  }
+}
+
+/** A package that only this store needs is not installed. */
+export class MissingPackageError extends LeaseholdError {
+  /** Any one of them will do; the first is the one to prefer. */
+  readonly packages: readonly string[]
+
+  constructor(who: string, packages: readonly string[], options?: ErrorOptions) {
+    const [first, ...others] = packages
+    const or = others.length > 0 ? ` (or ${others.join(', ')})` : ''
+    super('MISSING_PACKAGE', `${who} needs a package that is not installed: npm install ${first}${or}`, options)
+    this.packages = packages
+  }
+
+  static {
+    brand(this, 'MissingPackageError')
   }
 }
 
@@ -80,13 +146,20 @@ export class UnsupportedError extends LeaseholdError {
 export class InvalidOptionError extends LeaseholdError {
   /** Which option. */
   readonly option: string
-  /** What it was. */
+  /** What it was, as far as it may be shown: numbers, flags and texts without passwords; other things are described. */
   readonly value: unknown
 
-  constructor(option: string, value: unknown, takes: string) {
-    super('INVALID_OPTION', `${option} takes ${takes}; it was ${show(value)}`)
+  /** `message`: instead of the sentence that is made of the other three. */
+  constructor(option: string, value: unknown, takes: string, message?: string) {
+    const safe = safeValue(option, value)
+    const was = isSecretName(option) ? 'not shown' : describe(value)
+    super('INVALID_OPTION', message ?? `${option} takes ${takes}; it was ${was}`)
     this.option = option
-    this.value = value
+    this.value = safe
+  }
+
+  static {
+    brand(this, 'InvalidOptionError')
   }
 }
 
@@ -101,6 +174,10 @@ export class SelfDeadlockError extends LeaseholdError {
     )
     this.lock = lock
   }
+
+  static {
+    brand(this, 'SelfDeadlockError')
+  }
 }
 
 /** `close()` was called: no new grants. Also the reason with which the signals of held locks abort then. */
@@ -108,22 +185,8 @@ export class ClosedError extends LeaseholdError {
   constructor(message: string) {
     super('CLOSED', message)
   }
-}
 
-/** One line, bounded, whatever it is: error messages must not throw or run for pages. */
-function show(value: unknown): string {
-  if (typeof value === 'string') {
-    const shown = value.length > 60 ? `${value.slice(0, 60)}…` : value
-    return `${JSON.stringify(shown)}${value.length > 60 ? ` (${value.length} characters)` : ''}`
+  static {
+    brand(this, 'ClosedError')
   }
-  if (typeof value === 'function') return 'a function'
-  if (typeof value === 'object' && value !== null) {
-    try {
-      const text = JSON.stringify(value)
-      return text.length > 60 ? `${text.slice(0, 60)}…` : text
-    } catch {
-      return 'an object'
-    }
-  }
-  return typeof value === 'bigint' ? `${value}n` : String(value)
 }

@@ -13,12 +13,15 @@ export {
   LockLostError,
   LockTimeoutError,
   type LossReason,
+  MissingPackageError,
   SelfDeadlockError,
   StoreUnavailableError,
   UnsupportedError,
 } from './errors.js'
 export type { Duration } from './kit/duration.js'
+export type { Cancel, World } from './kit/world.js'
 export { createLocks, type Locks } from './locks.js'
+export { openLocks } from './open-locks.js'
 export { openStore } from './open-store.js'
 export {
   DistributedLock,
@@ -27,15 +30,21 @@ export {
   type LockOptions,
   type LockResult,
 } from './primitives/distributed-lock.js'
-export type { Election, ElectionHealth, ElectionOptions, LeaderInfo } from './primitives/election.js'
+export type {
+  Election,
+  ElectionHealth,
+  ElectionOptions,
+  LeaderInfo,
+  ElectionRunOptions,
+} from './primitives/election.js'
 export type { Leadership } from './primitives/election-term.js'
 export type { LockGroup } from './primitives/all.js'
 export type { Limiter, RateLimitResult } from './primitives/limiter.js'
 export type { LimiterOptions, RateLimit, StoreErrorOption } from './primitives/limiter-options.js'
 export type { NestedOption } from './primitives/lock.js'
-export { locked } from './primitives/locked.js'
+export { locked, type LockedDecorator } from './primitives/locked.js'
 export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
-export type { OnceOptions } from './primitives/once.js'
+export type { RunOnceOptions } from './primitives/run-once.js'
 export type { ReadWriteCall, ReadWriteLock, ReadWriteOptions } from './primitives/read-write.js'
 export type { Schedule } from './primitives/schedule.js'
 export type { RunFacts, ScheduleEvents, TickFacts } from './primitives/schedule-events.js'

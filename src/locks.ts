@@ -1,7 +1,7 @@
 import { Engine } from './core/engine.js'
 import type { LockEvents } from './core/events.js'
 import type { Lock } from './core/lock.js'
-import { type AcquireOptions, Defaults, type LocksOptions } from './core/options.js'
+import { type AcquireOptions, Defaults, type LocksOptions, optionsOf } from './core/options.js'
 import { ClosedError, InvalidOptionError } from './errors.js'
 import { type Duration, milliseconds } from './kit/duration.js'
 import { type World, realWorld } from './kit/world.js'
@@ -12,7 +12,7 @@ import type { LimiterOptions } from './primitives/limiter-options.js'
 import { type NestedOption, withLock } from './primitives/lock.js'
 import { type NameOf, wrap } from './primitives/wrap.js'
 import { type HolderInfo, Lookout, type LockState, type LookOptions, type WaiterInfo } from './primitives/lookout.js'
-import { once, type OnceOptions } from './primitives/once.js'
+import { runOnce, type RunOnceOptions } from './primitives/run-once.js'
 import { ReadWriteLock, type ReadWriteOptions } from './primitives/read-write.js'
 import { Schedule } from './primitives/schedule.js'
 import type { ScheduleOptions } from './primitives/schedule-options.js'
@@ -20,6 +20,8 @@ import type { ScheduledRun } from './primitives/schedule-run.js'
 import { Semaphore } from './primitives/semaphore.js'
 import { type WebLockCallback, type WebLockOptions, WebLocks, type WebLockSnapshot } from './primitives/web-locks.js'
 import type { Store } from './store.js'
+import { showAs } from './util/inspect.js'
+import { knownOptions } from './util/options.js'
 
 /**
  * Locks on a store. One instance per process is enough; all its calls share one heartbeat and one line per name.
@@ -36,6 +38,28 @@ export function createLocks(store: Store, options: LocksOptions = {}): Locks {
   return new Locks(store, options, realWorld)
 }
 
+/** How many instances use a store: only the last one that is closed may take the store's listeners off the client. */
+const users = new WeakMap<Store, number>()
+
+/** What to write instead of what was given. */
+function storeAdvice(given: unknown): string {
+  if (typeof given === 'string') {
+    return 'a store, not a URL: write await openLocks(url, options), or createLocks(await openStore(url), options)'
+  }
+  const { evalsha, sendCommand, query, connect, unsafe } = (given ?? {}) as Record<string, unknown>
+  const isFunction = (method: unknown): boolean => typeof method === 'function'
+  if (isFunction(evalsha) || isFunction(sendCommand)) {
+    return "a store, not a client: write createLocks(redis(client)) with redis from 'leasehold/redis'"
+  }
+  if (isFunction(unsafe) || (isFunction(query) && isFunction(connect))) {
+    return "a store, not a pool: write createLocks(postgres(pool)) with postgres from 'leasehold/postgres'"
+  }
+  if (isFunction((given as { then?: unknown } | null)?.then))
+    return 'a store, not a promise: await openStore(url) first'
+  if (isFunction(given)) return 'a store, not the function that makes one: call it, as in memory()'
+  return 'a store, such as memory() or sqlite(path)'
+}
+
 /** What `createLocks` returns. */
 export class Locks {
   readonly #engine: Engine
@@ -44,14 +68,21 @@ export class Locks {
   readonly #webLocks: WebLocks
   /** Ends what waits without holding anything: limiters and schedules. */
   readonly #closing = new AbortController()
+  readonly #store: Store
+  readonly #ownsStore: boolean
+  #closed: Promise<void> | undefined
 
   /** @internal */
-  constructor(store: Store, options: LocksOptions, world: World) {
+  constructor(store: Store, options: LocksOptions, world: World, ownsStore = false) {
     if (typeof store?.acquire !== 'function') {
-      throw new InvalidOptionError('store', store, 'a store, such as memory() or sqlite(path)')
+      throw new InvalidOptionError('store', store, storeAdvice(store))
     }
     this.#defaults = new Defaults(store, options)
     this.#engine = new Engine(store, world)
+    this.#store = store
+    this.#engine.events.namespace = this.#defaults.namespace
+    this.#ownsStore = ownsStore
+    users.set(store, (users.get(store) ?? 0) + 1)
     this.#lookout = new Lookout(this.#engine, this.#defaults)
     this.#webLocks = new WebLocks(this.#engine, this.#defaults)
   }
@@ -88,7 +119,7 @@ export class Locks {
    */
   tryAcquire(name: string, options?: Omit<AcquireOptions, 'wait'>): Promise<Lock | null> {
     try {
-      return this.#engine.tryAcquire(this.#defaults.ask('lock', name, options))
+      return this.#engine.tryAcquire(this.#defaults.ask('lock', name, options, optionsOf.tryAcquire))
     } catch (error) {
       return Promise.reject(error)
     }
@@ -108,7 +139,8 @@ export class Locks {
     fn: (lock: Lock) => T | Promise<T>,
     options?: AcquireOptions & NestedOption,
   ): Promise<T> {
-    return withLock(this.#engine, this.#defaults.ask('lock', name, options), fn, options?.nested)
+    const ask = this.#defaults.ask('lock', name, options, optionsOf.withLock)
+    return withLock(this.#engine, ask, fn, options?.nested)
   }
 
   /**
@@ -184,11 +216,11 @@ export class Locks {
    *
    * @example
    * ```ts
-   * const receipt = await locks.once(`charge:${order}`, (lock) => charge(order, { signal: lock.signal }))
+   * const receipt = await locks.runOnce(`charge:${order}`, (lock) => charge(order, { signal: lock.signal }))
    * ```
    */
-  async once<T>(key: string, fn: (lock: Lock) => T | Promise<T>, options?: OnceOptions): Promise<T> {
-    return once(this.#engine, this.#defaults, key, fn, options)
+  async runOnce<T>(key: string, fn: (lock: Lock) => T | Promise<T>, options?: RunOnceOptions): Promise<T> {
+    return runOnce(this.#engine, this.#defaults, key, fn, options)
   }
 
   /**
@@ -254,22 +286,49 @@ export class Locks {
     return this
   }
 
-  /** Releases everything this instance holds. */
+  /** Releases everything this instance holds, at once; signals abort first. The instance stays usable. */
   releaseAll(): Promise<void> {
     return this.#engine.releaseAll()
   }
 
   /**
-   * For a rolling deploy: no new grants; the signals of held locks abort with reason «closing»; callbacks may finish
-   * within `grace` while their locks are renewed; then everything is released. The store is yours to close.
+   * For a rolling deploy: no new grants; the signals of held locks abort with reason "closing"; callbacks may finish
+   * within `grace` (10s) while their locks are renewed; then everything is released. A lock that nobody releases makes
+   * it last for the whole of `grace`; a second call with a shorter one hurries the first. What `openLocks` opened is
+   * closed too; a client that was given stays open, without any listener of ours.
+   *
+   * @example
+   * ```ts
+   * process.once('SIGTERM', () => locks.close({ grace: '20s' }))
+   * ```
    */
-  async close(options: { grace?: Duration } = {}): Promise<void> {
-    const grace = milliseconds('grace', options.grace ?? '10s')
+  async close(options: { grace?: Duration | undefined } = {}): Promise<void> {
+    const grace = milliseconds('grace', knownOptions(options, optionsOf.close).grace ?? '10s')
     this.#closing.abort(new ClosedError('closing: locks.close() was called'))
-    await this.#engine.close(grace)
+    const ended = this.#engine.close(grace)
+    this.#closed ??= ended.then(() => this.#leaveStore())
+    await this.#closed
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close()
+  }
+
+  async #leaveStore(): Promise<void> {
+    const others = (users.get(this.#store) ?? 1) - 1
+    users.set(this.#store, others)
+    if (others === 0) this.#store.idle?.()
+    if (this.#ownsStore) await this.#store.close()
+  }
+
+  static {
+    showAs(this, 'Locks', (locks: Locks) => {
+      const { namespace } = locks.#defaults
+      const held = [...locks.#engine.leases()].map((lease) => lease.ask.name)
+      const waiting = [...locks.#engine.waiting()].map(({ ask }) => ask.name)
+      const state = locks.#engine.closingReason ? { closed: true } : { held, waiting }
+      const facts = { store: locks.#store.name, ...(namespace === undefined ? {} : { namespace }), ...state }
+      return { ...facts, clientId: locks.clientId }
+    })
   }
 }

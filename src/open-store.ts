@@ -1,4 +1,4 @@
-import { InvalidOptionError } from './errors.js'
+import { InvalidOptionError, LeaseholdError, StoreUnavailableError } from './errors.js'
 import type { Store } from './store.js'
 import { memory } from './stores/memory/index.js'
 
@@ -9,8 +9,11 @@ const postgres = async (url: string): Promise<Store> => (await import('./stores/
 const advisory = async (url: string): Promise<Store> => (await import('./stores/postgres-advisory/open.js')).open(url)
 
 const OPENERS: Record<string, (url: string) => Promise<Store>> = {
-  memory: async () => memory(),
-  sqlite: async (url) => (await import('./stores/sqlite/index.js')).sqlite(decodeURI(url.slice('sqlite:'.length))),
+  memory: async (url) => {
+    if (url !== 'memory:') throw new InvalidOptionError('store', url, 'memory:, with nothing behind it')
+    return memory()
+  },
+  sqlite: async (url) => (await import('./stores/sqlite/index.js')).sqlite(filePath(url.slice('sqlite:'.length))),
   redis,
   rediss: redis,
   'redis+cluster': redis,
@@ -37,12 +40,37 @@ const OPENERS: Record<string, (url: string) => Promise<Store>> = {
  * ```
  */
 export async function openStore(url: string): Promise<Store> {
-  const scheme = /^([a-z][a-z+]*):/.exec(String(url))?.[1]
-  const open = scheme === undefined ? undefined : OPENERS[scheme]
+  const scheme = typeof url === 'string' ? /^([a-z][a-z+]*):/.exec(url)?.[1] : undefined
+  const open = scheme !== undefined && Object.hasOwn(OPENERS, scheme) ? OPENERS[scheme] : undefined
   if (!open) {
-    // Without who and the password: an error may end in a log.
-    const shown = typeof url === 'string' ? url.replace(/\/\/[^/]*@/, '//…@') : url
-    throw new InvalidOptionError('store', shown, `a URL that begins with one of ${Object.keys(OPENERS).join(', ')}`)
+    throw new InvalidOptionError('store', url, `a URL that begins with one of ${Object.keys(OPENERS).join(', ')}`)
   }
-  return open(url)
+  try {
+    return await open(url)
+  } catch (error) {
+    if (error instanceof LeaseholdError) throw error
+    // A client library that cannot read a URL says so with the URL, and so with its password.
+    if (error instanceof URIError || (error as { code?: unknown }).code === 'ERR_INVALID_URL') {
+      throw new InvalidOptionError('store', url, 'a URL whose special characters are written like %40')
+    }
+    const reason = error instanceof Error ? error.message : String(error)
+    throw new StoreUnavailableError(`the ${scheme} store could not be opened: ${reason}`, { cause: error })
+  }
+}
+
+/** As in a URL, but a file may well be called `100%.db`: what is no escape is a plain character. */
+function filePath(path: string): string {
+  try {
+    return decodeURI(path)
+  } catch {
+    return path
+  }
+}
+
+function pathFrom(url: string): string {
+  try {
+    return decodeURI(url.slice('sqlite:'.length))
+  } catch {
+    throw new InvalidOptionError('store', url, 'a path in which a % is written as %25')
+  }
 }

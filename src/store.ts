@@ -197,32 +197,55 @@ export interface WaiterView extends Lease {
   detail?: Readonly<Record<string, string | number>> | undefined
 }
 
-/** A rate: at most `limit` per `perMs`. */
+/**
+ * A rate: at most `limit` per `perMs`.
+ *
+ * - `token-bucket`: refills steadily, up to `burst`.
+ * - `sliding-window`: never more than `limit` in any stretch of `perMs`.
+ * - `fixed-window`: a counter, for other libraries' rate limits. It counts what is above the limit too, and begins again
+ *   `perMs` after its first take. Always the only limit of a request.
+ */
 export interface Limit {
-  algorithm: 'token-bucket' | 'sliding-window'
+  algorithm: 'token-bucket' | 'sliding-window' | 'fixed-window'
   limit: number
   perMs: number
-  /** Size of the bucket; for a sliding window equal to `limit`. */
+  /** Size of the bucket; for a window equal to `limit`. */
   burst: number
+  /** Windows only: whatever is refused begins a block of this length, after which everything is available again. */
+  blockMs?: number | undefined
+  /** Fixed window only: each further refusal makes the block this many times as long. Absent: only the first one blocks. */
+  blockGrowth?: number | undefined
 }
 
 /** Take `cost` from every limit of this key, or from none. */
 export interface TakeRequest {
   /** `limiter:<name>:<key>` */
   key: string
+  /** 0 looks. Below 0 gives back, never more than was taken: the latest first. */
   cost: number
   limits: readonly Limit[]
+  /** Forget what was taken (and blocks), and look. */
+  reset?: boolean | undefined
 }
 
 /** Of the limit that binds most. */
 export interface TakeAnswer {
   allowed: boolean
-  /** How much could still be taken now. */
+  /** How much could still be taken now. Below 0 in a fixed window that counted more than its limit. */
   remaining: number
   /** 0 when allowed; `Infinity` when the cost can never pass. */
   retryAfterMs: number
   /** When everything is available again. */
   resetMs: number
+  /** Each limit by itself, in order. May be absent where one token bucket says it all. */
+  limits?: readonly LimitState[] | undefined
+}
+
+/** Where one of several limits stands. */
+export interface LimitState {
+  remaining: number
+  /** When one more is available; 0 when nothing is missing. */
+  nextMs: number
 }
 
 /** What a store can carry beyond locks and shared locks. Asking for what it cannot is an `UnsupportedError`. */
@@ -308,6 +331,11 @@ export interface Store {
 
   /** Why calls are not answered right now, as far as the store knows: the last connection error. For messages. */
   outage?(): unknown
+  /**
+   * The last instance that used the store was closed: take every listener off borrowed clients. The store stays usable,
+   * and listens again when the next instance calls `onDoubt` or asks for something.
+   */
+  idle?(): void
 
   /** Closes what the store itself opened, never a client it was given. */
   close(): Promise<void>

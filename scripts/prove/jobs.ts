@@ -154,7 +154,7 @@ async function proveOnce(p: Proving, kind: Kind, place: Place): Promise<void> {
   const runs: string[] = []
   let kills = 2
   const start = (): void => {
-    const caller = child('once/caller.child.ts', kind, place.at, key, '25', '400')
+    const caller = child('run-once/caller.child.ts', kind, place.at, key, '25', '400')
     const ended = new Promise<void>((resolve) => {
       caller.on('message', (message: { running?: string; results?: string[] }) => {
         if (message.results) {
@@ -176,7 +176,7 @@ async function proveOnce(p: Proving, kind: Kind, place: Place): Promise<void> {
   for (let i = 0; i < finished.length; i++) await finished[i]
   const values = new Set(results)
   p.check(
-    `${kind}: all 200 callers of once get the value of one run`,
+    `${kind}: all 200 callers of runOnce get the value of one run`,
     results.length === 200 && values.size === 1,
     `${results.length} callers, ${values.size} value, ${runs.length} runs began, 2 were killed`,
   )

@@ -1,6 +1,10 @@
 import { parseArgs } from 'node:util'
 import { InvalidOptionError } from '../errors.js'
 import { type Duration, type DurationRange, milliseconds } from '../kit/duration.js'
+import { unknownWord } from './unknown.js'
+import { UsageError } from './usage-error.js'
+
+export { UsageError }
 
 /** One word after `leasehold`: what it takes, how it is explained, and what it does. */
 export interface Command {
@@ -19,7 +23,7 @@ export interface Command {
 
 /** Where this program is. A bundler may move every file but the entries, so only main can tell. */
 export interface Program {
-  guardFile: string
+  watchdogFile: string
 }
 
 export interface OptionSpec {
@@ -27,9 +31,6 @@ export interface OptionSpec {
   value?: string
   help: string
 }
-
-/** Bad usage: exit status 64, and nothing was touched. */
-export class UsageError extends Error {}
 
 /** What was typed after the command's name, checked against what the command takes. */
 export class Input {
@@ -61,13 +62,20 @@ export class Input {
     return milliseconds(`--${option}`, /^\d+(\.\d+)?$/.test(text) ? Number(text) : (text as Duration), range)
   }
 
-  /** A whole number, at least 1. */
-  count(option: string, most: number): number | undefined {
+  /** A whole number within these bounds. */
+  count(option: string, { least = 1, most }: { least?: number; most: number }): number | undefined {
     const text = this.value(option)
     if (text === undefined) return undefined
     const count = /^\d+$/.test(text) ? Number(text) : Number.NaN
-    if (count >= 1 && count <= most) return count
-    throw new InvalidOptionError(`--${option}`, text, `a whole number from 1 to ${most}`)
+    if (count >= least && count <= most) return count
+    throw new InvalidOptionError(`--${option}`, text, `a whole number from ${least} to ${most}`)
+  }
+
+  /** One of these words. */
+  oneOf(option: string, known: readonly string[]): string | undefined {
+    const word = this.value(option)
+    if (word === undefined || known.includes(word)) return word
+    throw unknownWord(option, word, known)
   }
 
   /** The only positional argument, which has to be there. */
@@ -113,14 +121,14 @@ function checked(command: Command, { name, rawName, value, inlineValue }: Option
   const spec = Object.hasOwn(command.options, name) && rawName.startsWith('--') ? command.options[name] : undefined
   if (!spec) {
     const known = Object.keys(command.options).map((option) => `--${option}`)
-    throw new UsageError(`there is no option ${rawName}; there are ${known.join(', ')}`)
+    throw unknownWord('option', rawName, known)
   }
   if (!spec.value) {
     if (value === undefined) return true
     throw new UsageError(`${rawName} is a switch and takes no value; it was given ${JSON.stringify(value)}`)
   }
   if (value === undefined) throw new UsageError(`${rawName} takes ${spec.value}; there was none`)
-  // «--ttl --wait 5s» forgot something: the next option is not this one's value.
+  // "--ttl --wait 5s" forgot something: the next option is not this one's value.
   if (!inlineValue && value.startsWith('-')) {
     throw new UsageError(`${rawName} takes ${spec.value}; it was ${JSON.stringify(value)}`)
   }

@@ -11,6 +11,8 @@ export const exitCode = {
   unavailable: 69,
   /** The lock was lost while the command ran, or leasehold itself failed: the work may be incomplete. */
   lost: 70,
+  /** What was asked for could not be written to stdout. */
+  outputFailed: 74,
   /** The lock stayed busy. */
   busy: 75,
   /** The command is there, but cannot be executed. As shells say it. */

@@ -23,7 +23,8 @@ export function helpOfAll(commands: readonly (readonly [string, Command])[], out
     `${title('Commands')}\n${aligned(lines)}`,
     `  leasehold help <command>   more about one of them, with examples\n  leasehold --version`,
     `Locks are kept in the store that --store or LEASEHOLD_STORE names, such as redis://localhost:6379;
-by default in an SQLite file in your state directory, for all processes of this machine.`,
+by default in an SQLite file in your state directory, which covers this user on this machine: other users
+(root, too) and other machines do not see these locks.`,
   ].join('\n\n')
 }
 

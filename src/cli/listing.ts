@@ -1,16 +1,16 @@
 /** How holders and waiters are shown, to people and to programs. */
 import { formatDuration } from '../kit/duration.js'
-import type { HolderInfo, WaiterInfo } from '../primitives/lookout.js'
+import { type HolderInfo, LOCK_KINDS, type WaiterInfo } from '../primitives/lookout.js'
 import type { Input, OptionSpec } from './command.js'
 import { table } from './output.js'
 
 export const listingOptions: { kind: OptionSpec; json: OptionSpec } = {
-  kind: { value: 'KIND', help: 'lock (the default), semaphore, election, once or schedule' },
+  kind: { value: 'KIND', help: `one of ${LOCK_KINDS.join(', ')} (default lock)` },
   json: { help: 'for programs' },
 }
 
 export function kindFrom(input: Input): { kind?: string } {
-  const kind = input.value('kind')
+  const kind = input.oneOf('kind', LOCK_KINDS)
   return kind === undefined ? {} : { kind }
 }
 

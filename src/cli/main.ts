@@ -6,12 +6,15 @@ import {
   InvalidOptionError,
   LeaseholdError,
   LockTimeoutError,
+  MissingPackageError,
   StoreUnavailableError,
   UnsupportedError,
 } from '../errors.js'
 import { type Command, Input, type Program, UsageError } from './command.js'
 import { exitCode } from './exit-codes.js'
-import { type Output, print, say } from './output.js'
+import { type Output, flushed, print, say } from './output.js'
+import { unknownWord } from './unknown.js'
+import { redact } from '../util/redact.js'
 
 /** Each loaded only when it is typed. A new command is a file in commands/ and a line here. */
 const commands: Record<string, () => Promise<Command>> = {
@@ -23,7 +26,7 @@ const commands: Record<string, () => Promise<Command>> = {
 }
 
 const program: Program = {
-  guardFile: fileURLToPath(new URL(`guard${extname(import.meta.url)}`, import.meta.url)),
+  watchdogFile: fileURLToPath(new URL(`watchdog${extname(import.meta.url)}`, import.meta.url)),
 }
 
 async function main(argv: readonly string[]): Promise<number> {
@@ -48,7 +51,7 @@ async function main(argv: readonly string[]): Promise<number> {
 
 async function commandNamed(name: string): Promise<Command> {
   const load = Object.hasOwn(commands, name) ? commands[name] : undefined
-  if (!load) throw new UsageError(`there is no command ${JSON.stringify(name)}\n\n${await overview('stderr')}`)
+  if (!load) throw unknownWord('command', name, Object.keys(commands))
   return load()
 }
 
@@ -77,7 +80,7 @@ function exitCodeOf(error: unknown): number {
     return exitCode.usage
   }
   if (error instanceof LockTimeoutError) return exitCode.busy
-  if (error instanceof StoreUnavailableError) return exitCode.unavailable
+  if (error instanceof StoreUnavailableError || error instanceof MissingPackageError) return exitCode.unavailable
   return exitCode.lost
 }
 
@@ -86,7 +89,16 @@ function explain(error: unknown): void {
   const known = error instanceof LeaseholdError || error instanceof UsageError
   // Something nobody thought of: whoever has to mend it needs the whole story.
   say(known ? error.message : (error.stack ?? error.message))
+  if (error instanceof MissingPackageError) say(`or without installing anything:\n  ${withPackage(error)}`)
   for (let cause = error.cause; cause instanceof Error; cause = cause.cause) say(`because: ${cause.message}`)
+}
+
+/** The same command with the package that it lacks. */
+function withPackage({ packages }: MissingPackageError): string {
+  const words = process.argv
+    .slice(2)
+    .map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`))
+  return redact(`npx -p leasehold -p ${packages[0]} leasehold ${words.join(' ')}`)
 }
 
 function fail(error: unknown): never {
@@ -94,5 +106,15 @@ function fail(error: unknown): never {
   process.exit(exitCodeOf(error))
 }
 
+async function exit(code: number): Promise<never> {
+  try {
+    await flushed()
+  } catch (error) {
+    say(`the output could not be written: ${error instanceof Error ? error.message : error}`)
+    process.exit(exitCode.outputFailed)
+  }
+  process.exit(code)
+}
+
 process.on('uncaughtException', fail)
-main(process.argv.slice(2)).then((code) => process.exit(code), fail)
+main(process.argv.slice(2)).then(exit, fail)

@@ -2,18 +2,35 @@
 import { writeSync } from 'node:fs'
 import { isatty } from 'node:tty'
 import { styleText } from 'node:util'
-import { exitCode } from './exit-codes.js'
 
 type Style = Parameters<typeof styleText>[0]
 
 /** Where something is written to. */
 export type Output = 'stdout' | 'stderr'
 
+/** Everything printed so far, once the reader has it. Rejects if it cannot be written. */
+let printed: Promise<void> = Promise.resolve()
+
 /** Data. */
 export function print(text: string): void {
-  // «leasehold ls | head -1» closes the pipe early; that is no reason for a stack trace.
-  if (process.stdout.listenerCount('error') === 0) process.stdout.on('error', () => process.exit(exitCode.ok))
-  process.stdout.write(`${text}\n`)
+  // Without a listener, a write that fails would end the process before `flushed` can tell why.
+  if (process.stdout.listenerCount('error') === 0) process.stdout.on('error', () => {})
+  const written = new Promise<void>((resolve, reject) => {
+    process.stdout.write(`${text}\n`, (error) => (error && !isClosedPipe(error) ? reject(error) : resolve()))
+  })
+  printed = printed.then(() => written)
+  // Whoever exits asks for it.
+  printed.catch(() => {})
+}
+
+/** Resolves when everything printed has left this process: a pipe holds 64 KiB, and what is beyond dies with us. */
+export function flushed(): Promise<void> {
+  return printed
+}
+
+/** "leasehold ls | head -1" closes the pipe early: nobody wants the rest. */
+function isClosedPipe(error: NodeJS.ErrnoException): boolean {
+  return error.code === 'EPIPE' || error.code === 'ERR_STREAM_DESTROYED'
 }
 
 /**

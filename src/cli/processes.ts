@@ -1,10 +1,9 @@
 /**
- * Which processes belong to a command, and how to reach all of them. Only Node's own modules: the guard loads this too.
+ * Which processes belong to a command, and how to reach all of them. Only Node's own modules: the watchdog loads this too.
  *
  * @module
  */
-import { spawnSync } from 'node:child_process'
-import { readFileSync, readdirSync } from 'node:fs'
+import { type ProcessFacts, UNKNOWN_SESSION, factsOf, hasInEnvironment, listProcesses } from './process-table.js'
 
 /** A command that was started under a lock, with everything it started in turn. */
 export interface Job {
@@ -12,74 +11,100 @@ export interface Job {
   pid: number
   /** When it was started, so that a later process with the same number is left alone. */
   startedAt: string | undefined
-  /** Whether it leads a process group of its own. If not, it shares the group of a terminal with `leasehold run`. */
-  ownGroup: boolean
+  /** Whether it leads a session of its own. If not, it shares the session of a terminal with `leasehold run`. */
+  ownSession: boolean
   session: number
   /** Stands in the environment of the command and of whatever inherits it. */
-  mark: string
+  tag: string
 }
 
-interface ProcessFacts {
-  pid: number
-  parent: number
-  group: number
-  session: number
-  /** Dead, but not yet collected by its parent: cannot do anything any more. */
-  zombie: boolean
-  startedAt: string | undefined
+/** The variable that carries the tags, one for each `leasehold run` around the process. */
+export const TAGS = 'LEASEHOLD_TAGS'
+
+/** The tags around us and one more: a command that itself uses `leasehold run` must still be found by the outer one. */
+export function withTag(tag: string): string {
+  return process.env[TAGS] ? `${process.env[TAGS]} ${tag}` : tag
 }
 
-/** The variable that carries the marks, one for each `leasehold run` around the process. */
-export const MARKS = 'LEASEHOLD_MARKS'
-
-/** The marks around us and one more: a command that itself uses `leasehold run` must still be found by the outer one. */
-export function withMark(mark: string): string {
-  return process.env[MARKS] ? `${process.env[MARKS]} ${mark}` : mark
-}
-
-export function jobOf(pid: number, ownGroup: boolean, mark: string): Job {
+export function jobOf(pid: number, ownSession: boolean, tag: string): Job {
   const facts = factsOf(pid)
-  return { pid, ownGroup, mark, startedAt: facts?.startedAt, session: facts?.session ?? UNKNOWN_SESSION }
-}
-
-/** Passes a signal on to the command's group; in a terminal, to what it started there. */
-export function signalJob(job: Job, signal: NodeJS.Signals): void {
-  if (job.ownGroup) send(-job.pid, signal)
-  else for (const { pid } of groupOf(job)) send(pid, signal)
-}
-
-/** Whether anything of the group still runs. What has left the group was meant to stay. */
-export function groupIsAlive(job: Job): boolean {
-  // The usual case needs no look at all processes: nobody is left.
-  if (job.ownGroup && !send(-job.pid, 0)) return false
-  return groupOf(job).length > 0
-}
-
-/** Whether anything of it still runs, in the group or not. */
-export function jobIsAlive(job: Job): boolean {
-  return membersOf(job).length > 0
+  return { pid, ownSession, tag, startedAt: facts?.startedAt, session: facts?.session ?? UNKNOWN_SESSION }
 }
 
 /**
- * SIGKILL to all of it, also to what has left the group: the lock is about to be another's. Returns true once nothing
+ * Passes a signal on as a shell's `kill %1` would: to the group of the command. A process that put its children into
+ * another group, such as `timeout`, passes it on itself, and they would get it twice. In a terminal, to all it started there.
+ */
+export function signalGroup(job: Job, signal: NodeJS.Signals): void {
+  if (job.ownSession) send(-job.pid, signal)
+  else signalSession(job, signal)
+}
+
+/** To everything the command started in its session, in whatever process group. */
+export function signalSession(job: Job, signal: NodeJS.Signals): void {
+  signalAll(job, sessionMembers(job), signal)
+}
+
+/** Asks everything in the session to end. */
+export function terminateSession(job: Job): void {
+  signalSession(job, 'SIGTERM')
+  // A process that was stopped hears SIGTERM only when it goes on.
+  signalSession(job, 'SIGCONT')
+}
+
+/** Whether anything of it still runs in its session. What has left the session was meant to stay. */
+export function sessionIsAlive(job: Job): boolean {
+  return twice(() => sessionMembers(job)).length > 0
+}
+
+/** Whether anything of it still runs, in the session or not. */
+export function jobIsAlive(job: Job): boolean {
+  return twice(() => membersOf(job)).length > 0
+}
+
+/**
+ * SIGKILL to all of it, also to what has left the session: the lock is about to be another's. Returns true once nothing
  * of it is alive. To be called again until then: what is being forked just now is found the next time.
  */
 export function killJob(job: Job): boolean {
-  if (job.ownGroup) send(-job.pid, 'SIGKILL')
-  const alive = membersOf(job)
-  for (const { pid } of alive) send(pid, 'SIGKILL')
+  if (job.ownSession) send(-job.pid, 'SIGKILL')
+  const alive = twice(() => membersOf(job))
+  signalAll(job, alive, 'SIGKILL')
   return alive.length === 0
 }
 
-/** Whether what is typed in our terminal, such as ^C, goes to our own process group. */
-export function inForeground(): boolean {
-  const fields = readStat(process.pid)
-  return fields === undefined || fields[2] === fields[5]
+/** A process that forks and exits while /proc is being read hides its child once: nobody is gone before a second look. */
+function twice(look: () => ProcessFacts[]): ProcessFacts[] {
+  const first = look()
+  return first.length > 0 ? first : look()
 }
 
-function groupOf(job: Job): ProcessFacts[] {
-  if (!job.ownGroup) return membersOf(job).filter((one) => job.pid === 0 || one.session === job.session)
-  return listProcesses().filter((one) => one.group === job.pid && !one.zombie)
+/** By group where the whole group belongs to the job: the kernel then reaches those that are being forked as well. */
+function signalAll(job: Job, members: readonly ProcessFacts[], signal: NodeJS.Signals): void {
+  const pids = new Set(members.map(({ pid }) => pid))
+  const groups = new Set<number>()
+  for (const { group, session } of members) {
+    // Never -1, which means every process of the machine: in a container the group of a terminal is 1.
+    if (group > 1 && ((job.ownSession && session === job.pid) || pids.has(group))) groups.add(group)
+  }
+  for (const group of groups) send(-group, signal)
+  for (const { pid, group } of members) if (!groups.has(group)) send(pid, signal)
+}
+
+function sessionMembers(job: Job): ProcessFacts[] {
+  if (!job.ownSession) return membersOf(job).filter((one) => job.pid === 0 || one.session === job.session)
+  const all = listProcesses()
+  return all.filter((one) => !one.zombie && inOwnSession(job, one, all))
+}
+
+/**
+ * By session or group: the session covers groups that a shell with `set -m` or `timeout` made, the group covers systems
+ * that do not tell sessions. The kernel gives neither number away again while anybody is in it.
+ */
+function inOwnSession(job: Job, one: ProcessFacts, all: readonly ProcessFacts[]): boolean {
+  if (!job.ownSession || (one.session !== job.pid && one.group !== job.pid)) return false
+  const leader = all.find(({ pid }) => pid === job.pid)
+  return leader === undefined || leader.startedAt === job.startedAt
 }
 
 function membersOf(job: Job): ProcessFacts[] {
@@ -87,7 +112,7 @@ function membersOf(job: Job): ProcessFacts[] {
   const members = new Map<number, ProcessFacts>()
   for (const one of all) {
     const first = one.pid === job.pid && one.startedAt === job.startedAt
-    if (first || (job.ownGroup && one.group === job.pid) || bears(one.pid, job.mark)) members.set(one.pid, one)
+    if (first || inOwnSession(job, one, all) || hasInEnvironment(one.pid, job.tag)) members.set(one.pid, one)
   }
   // Children of members are members, whatever they did to their environment.
   for (let known = 0; known < members.size; ) {
@@ -98,71 +123,11 @@ function membersOf(job: Job): ProcessFacts[] {
   return [...members.values()].filter((one) => !one.zombie)
 }
 
-/** In its environment as it was at exec. Not readable for processes of other users, which we could not signal either. */
-function bears(pid: number, mark: string): boolean {
-  try {
-    return readFileSync(`/proc/${pid}/environ`).includes(mark)
-  } catch {
-    return false
-  }
-}
-
-/** False if there is nobody to get it. */
-function send(pid: number, signal: NodeJS.Signals | 0): boolean {
+/** A process that has changed its user takes nothing from us, and one that has gone needs nothing. */
+function send(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal)
-    return true
-  } catch (error) {
-    // EPERM: there is somebody, who has changed its user and takes nothing from us.
-    return (error as NodeJS.ErrnoException).code === 'EPERM'
-  }
-}
-
-const UNKNOWN_SESSION = -1
-
-function listProcesses(): ProcessFacts[] {
-  const here = factsOf(process.pid)
-  if (!here) return listWithPs()
-  const pids = readdirSync('/proc').map(Number)
-  return pids.map((pid) => (pid > 0 ? factsOf(pid) : undefined)).filter((facts) => facts !== undefined)
-}
-
-function factsOf(pid: number): ProcessFacts | undefined {
-  const fields = readStat(pid)
-  if (!fields) return undefined
-  const [state, parent, group, session] = fields
-  return {
-    pid,
-    parent: Number(parent),
-    group: Number(group),
-    session: Number(session),
-    zombie: state === 'Z' || state === 'X',
-    startedAt: fields[19],
-  }
-}
-
-/** What follows the name: state, parent, group, session, terminal, its foreground group, …; the twentieth is the start. */
-function readStat(pid: number): string[] | undefined {
-  try {
-    const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
-    // The name stands in brackets, and may itself contain brackets and spaces.
-    return text.slice(text.lastIndexOf(')') + 2).split(' ')
   } catch {
-    return undefined
+    // The next look tells whether it is still there.
   }
-}
-
-/** Where there is no /proc (macOS, BSD). Knows neither marks nor sessions nor starts, only groups and families. */
-function listWithPs(): ProcessFacts[] {
-  const { stdout: text } = spawnSync('ps', ['-A', '-o', 'pid=,ppid=,pgid=,stat='], { encoding: 'utf8' })
-  // Without ps, groups are still signalled; only what has left them is not found.
-  if (!text) return []
-  return text
-    .trim()
-    .split('\n')
-    .map((line) => {
-      const [pid, parent, group, state = ''] = line.trim().split(/\s+/)
-      const numbers = { pid: Number(pid), parent: Number(parent), group: Number(group), session: UNKNOWN_SESSION }
-      return { ...numbers, zombie: state.startsWith('Z'), startedAt: undefined }
-    })
 }

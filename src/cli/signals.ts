@@ -1,4 +1,5 @@
-import { type Job, inForeground, signalJob } from './processes.js'
+import { inForeground } from './process-table.js'
+import { type Job, signalGroup, signalSession } from './processes.js'
 
 /** What people and supervisors send to end or to tell something. */
 const PASSED_ON = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const
@@ -11,10 +12,16 @@ export class Signals {
   /** The one that ended the waiting. */
   caught: NodeJS.Signals | undefined
 
+  /** Rejects when the waiting has to end. */
+  readonly rejected: Promise<never>
+
   readonly #waiting = new AbortController()
   #job: Job | undefined
 
   constructor() {
+    const { signal: ended } = this.#waiting
+    this.rejected = new Promise((_, reject) => ended.addEventListener('abort', () => reject(ended.reason)))
+    this.rejected.catch(() => {})
     for (const signal of PASSED_ON) process.on(signal, () => this.#receive(signal))
   }
 
@@ -25,16 +32,16 @@ export class Signals {
 
   passOnTo(job: Job, mayContinue: () => boolean): void {
     this.#job = job
-    // In a terminal's own group, the kernel stops, continues and resizes the command together with us.
-    if (!job.ownGroup) return
-    process.on('SIGWINCH', () => signalJob(job, 'SIGWINCH'))
+    // In a terminal's session, the kernel stops, continues and resizes the command together with us.
+    if (!job.ownSession) return
+    process.on('SIGWINCH', () => signalGroup(job, 'SIGWINCH'))
     process.on('SIGTSTP', () => {
       // SIGSTOP, because the kernel ignores SIGTSTP for a group whose session has no terminal.
-      signalJob(job, 'SIGSTOP')
+      signalSession(job, 'SIGSTOP')
       process.kill(process.pid, 'SIGSTOP')
     })
     process.on('SIGCONT', () => {
-      if (mayContinue()) signalJob(job, 'SIGCONT')
+      if (mayContinue()) signalSession(job, 'SIGCONT')
     })
   }
 
@@ -42,8 +49,8 @@ export class Signals {
     if (!this.#job) {
       this.caught ??= signal
       this.#waiting.abort()
-    } else if (this.#job.ownGroup || !TYPED.has(signal) || !inForeground()) {
-      signalJob(this.#job, signal)
+    } else if (this.#job.ownSession || !TYPED.has(signal) || !inForeground()) {
+      signalGroup(this.#job, signal)
     }
   }
 }

@@ -3,13 +3,22 @@
  *
  * @module
  */
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isatty } from 'node:tty'
 import { exitCode, exitCodeOfSignal } from './exit-codes.js'
 import { say } from './output.js'
-import { type Job, MARKS, groupIsAlive, jobOf, killJob, signalJob, withMark } from './processes.js'
+import {
+  type Job,
+  TAGS,
+  jobOf,
+  killJob,
+  sessionIsAlive,
+  signalSession,
+  terminateSession,
+  withTag,
+} from './processes.js'
 
 /** While something is dying: how often to look whether it is dead. */
 const LOOK_EVERY = 10
@@ -21,17 +30,29 @@ export interface SupervisionOptions {
   command: readonly string[]
   /** Added to our own environment. */
   env: Record<string, string>
-  mark: string
+  tag: string
   killAfterMs: number
+}
+
+/** Why a file cannot be executed, for those reasons whose own words say too little. */
+const REASONS: Record<string, string> = {
+  EACCES: 'it may not be executed, or is a directory',
+  ENOTDIR: 'a part of its path is not a directory',
+  ETXTBSY: 'something is writing to it',
+  ELOOP: 'there are too many symbolic links on its path',
+  E2BIG: 'its arguments and environment are too long',
 }
 
 /** The command could not be started; carries the exit status that shells give for that. */
 export class NotStartedError extends Error {
   readonly exitCode: number
 
-  constructor(file: string, error: NodeJS.ErrnoException) {
-    const missing = error.code === 'ENOENT'
-    super(missing ? `there is no command ${JSON.stringify(file)}` : `${file} cannot be started: ${error.message}`)
+  constructor(file: string, { code = '', message }: NodeJS.ErrnoException) {
+    const missing = code === 'ENOENT'
+    const reason = REASONS[code] ? `${REASONS[code]} (${code})` : message
+    super(
+      missing ? `there is no command ${JSON.stringify(file)}` : `${JSON.stringify(file)} cannot be started: ${reason}`,
+    )
     this.exitCode = missing ? exitCode.notFound : exitCode.notExecutable
   }
 }
@@ -40,7 +61,7 @@ export class Supervision {
   readonly job: Job
   /** Why the command was stopped or killed by us; undefined if it was not. */
   stopped: string | undefined
-  /** The exit status of the command, once it has ended with everything in its group. */
+  /** The exit status of the command, once it has ended with everything in its session. */
   readonly ended: Promise<number>
 
   readonly #killAfterMs: number
@@ -48,15 +69,11 @@ export class Supervision {
 
   static async start(options: SupervisionOptions): Promise<Supervision> {
     const [file = '', ...args] = options.command
-    // A group of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
-    const ownGroup = !isatty(0)
-    const env = { ...process.env, ...options.env, [MARKS]: withMark(options.mark) }
-    const child = spawn(file, args, { stdio: 'inherit', detached: ownGroup, env })
-    if (child.pid === undefined) {
-      const [error] = (await once(child, 'error')) as [NodeJS.ErrnoException]
-      throw new NotStartedError(file, error)
-    }
-    return new Supervision(child, jobOf(child.pid, ownGroup, options.mark), options.killAfterMs)
+    // A session of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
+    const ownSession = !isatty(0)
+    const env = { ...process.env, ...options.env, [TAGS]: withTag(options.tag) }
+    const child = await spawned(file, args, { stdio: 'inherit', detached: ownSession, env })
+    return new Supervision(child, jobOf(child.pid as number, ownSession, options.tag), options.killAfterMs)
   }
 
   private constructor(child: ChildProcess, job: Job, killAfterMs: number) {
@@ -74,43 +91,54 @@ export class Supervision {
   /** With time to tidy up: the lock is still ours for a while. */
   stop(why: string): void {
     this.stopped ??= why
-    this.#terminate()
+    terminateSession(this.job)
     setTimeout(() => this.kill(why), this.#killAfterMs).unref()
   }
 
   async #untilTheEnd(child: ChildProcess): Promise<number> {
     const [code, signal] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
     if (this.stopped) this.kill(this.stopped)
-    else await this.#clearGroup()
+    else await this.#clearSession()
     await this.#killing
     return signal ? exitCodeOfSignal(signal) : (code as number)
   }
 
-  /** What the command left behind in its group would go on working after the lock is released. */
-  async #clearGroup(): Promise<void> {
-    if (!groupIsAlive(this.job)) return
-    this.#terminate()
+  /** What the command left behind in its session would go on working after the lock is released. */
+  async #clearSession(): Promise<void> {
+    if (!sessionIsAlive(this.job)) return
+    terminateSession(this.job)
     const since = performance.now()
+    let killedAt: number | undefined
     let told = false
-    for (let pause = LOOK_EVERY; groupIsAlive(this.job); pause = Math.min(pause * 1.5, 100)) {
+    for (let pause = LOOK_EVERY; sessionIsAlive(this.job); pause = Math.min(pause * 1.5, 100)) {
       await sleep(pause)
-      const waited = performance.now() - since
-      if (waited >= this.#killAfterMs) signalJob(this.job, 'SIGKILL')
-      if (told || waited < this.#killAfterMs + SUSPICIOUSLY_LONG) continue
+      const now = performance.now()
+      if (now - since < this.#killAfterMs) continue
+      signalSession(this.job, 'SIGKILL')
+      // From the first SIGKILL on: this process may itself have had no processor for seconds before.
+      killedAt ??= now
+      if (told || now - killedAt < SUSPICIOUSLY_LONG) continue
       told = true
-      say(
-        `something that the command left behind in process group ${this.job.pid} cannot be killed; still holding the lock`,
-      )
+      say(`something that the command left behind in session ${this.job.pid} cannot be killed; still holding the lock`)
     }
-  }
-
-  #terminate(): void {
-    signalJob(this.job, 'SIGTERM')
-    // A process that was stopped hears SIGTERM only when it goes on.
-    signalJob(this.job, 'SIGCONT')
   }
 
   async #killAll(): Promise<void> {
     while (!killJob(this.job)) await sleep(LOOK_EVERY)
   }
+}
+
+/** Node tells some reasons by an event and throws the others. */
+async function spawned(file: string, args: readonly string[], options: SpawnOptions): Promise<ChildProcess> {
+  // Shells say that there is no such command; Node would say that its own argument is wrong.
+  if (file === '') throw new NotStartedError(file, Object.assign(new Error(), { code: 'ENOENT' }))
+  let child: ChildProcess
+  try {
+    child = spawn(file, args, options)
+  } catch (error) {
+    throw new NotStartedError(file, error as NodeJS.ErrnoException)
+  }
+  if (child.pid !== undefined) return child
+  const [error] = (await once(child, 'error')) as [NodeJS.ErrnoException]
+  throw new NotStartedError(file, error)
 }

@@ -11,7 +11,7 @@ import { onAbort } from './cancel.js'
 import type { Engine } from './engine.js'
 import { driftOf } from './lease.js'
 import { type Lock, leaseOf } from './lock.js'
-import { retryDelay } from './retry-delay.js'
+import { QUEUE_MS, retryDelay } from './retry-delay.js'
 import { isThenable } from './thenable.js'
 import { Alarm, Timed } from './timers.js'
 import type { WaitQueue } from './wait-queue.js'
@@ -132,6 +132,7 @@ export class Acquisition extends Timed {
   /** `ordered`: it must not overtake, nor be overtaken by, what this instance asked for before. */
   begin(ordered: boolean): void {
     const { store } = this.#engine
+    this.#queue.began()
     this.#ordered = ordered && !store.immediate && !store.blocks
     // A request has a time limit of its own. If the wait lasts longer, no timer is needed before the first answer.
     if (store.immediate || store.blocks || this.#ordered || this.ask.waitMs <= store.timeoutMs) this.limitWait()
@@ -143,6 +144,7 @@ export class Acquisition extends Timed {
 
   /** The store answered before this acquisition had to exist. */
   beginRefused(answer: Answer, sentAt: number): void {
+    this.#queue.began()
     this.#state = 'asking'
     this.#mayHold = true
     this.#answered(answer, sentAt, true)
@@ -164,15 +166,23 @@ export class Acquisition extends Timed {
       // Only the first request decides about the order; the queue entry keeps it from then on.
       this.#ordered = false
       const isWanted = (): boolean => !this.settled
-      ordered.send(this.#claim, isWanted, (answer, sent) => {
+      const answered = (answer: Answer | undefined, sent: number): void => {
         if (answer) this.#answered(answer, sent, wasArmed)
         else this.#neverSent()
-      })
+      }
+      ordered.send({ claim: this.#claim, isWanted, answered, late: this.#late })
     } else if (store.immediate || store.blocks) {
-      const answer = courier.acquire(this.#claim)
+      const answer = courier.acquire(this.#claim, this.#late)
       if (isThenable(answer)) void answer.then((settled) => this.#answered(settled, sentAt, wasArmed))
       else this.#answered(answer, sentAt, wasArmed)
-    } else courier.ask(this.#claim, (answer) => this.#answered(answer, sentAt, wasArmed))
+    } else courier.ask(this.#claim, (answer) => this.#answered(answer, sentAt, wasArmed), this.#late)
+  }
+
+  /** The answer to a request that was answered as unknown long ago. */
+  readonly #late = (answer: Answer): void => {
+    if (this.settled) this.#answeredLate(answer)
+    // Asking again gives the same grant, and how long it lasts from now on.
+    else if (answer.granted === true) this.notify()
   }
 
   /** It was given up before its request left. */
@@ -222,9 +232,12 @@ export class Acquisition extends Timed {
       this.#failed(new StoreUnavailableError(`${this.#engine.store.name} took longer to answer than the ttl lasts`))
       if (!this.settled) this.#afterAnswer(answer)
     } else {
-      this.#lock = this.#engine.hold(this.ask, answer, sentAt, this.#since)
+      // A request that was kept open may be granted when most of the time counted from its sending is over: renew soon.
+      const provisional = this.#remaining(ttlMs, sentAt) < ttlMs * ENOUGH_LEFT
+      this.#lock = this.#engine.hold(this.ask, { ...answer, provisional }, sentAt, this.#since)
       this.#settle('granted')
       this.#resolve(this.#lock)
+      if (provisional) leaseOf(this.#lock).confirmSoon()
     }
   }
 
@@ -232,7 +245,9 @@ export class Acquisition extends Timed {
   #useFreshOwner(): void {
     this.#engine.queueHeartbeat.remove(this)
     if (this.ask.owner !== undefined) return
+    const before = this.owner
     this.owner = this.#claim.owner = this.#engine.identity.next()
+    this.#queue.renamed(this, before)
     this.#mayHold = false
   }
 
@@ -247,7 +262,13 @@ export class Acquisition extends Timed {
     this.#mayHold = store.features.line || store.blocks === true
     if (this.ask.onRefusal?.(answer)) this.fail(new WaitEnded())
     else if (this.#calledBack) this.due()
-    else if (store.features.line) queueHeartbeat.add(this)
+    else if (!store.features.line) return
+    else if (this.#claim.placeMs !== undefined) queueHeartbeat.add(this)
+    else {
+      // The first request only looked.
+      this.#claim.placeMs = QUEUE_MS
+      this.#notified = true
+    }
   }
 
   #notGrantedAt(sentAt: number, newest: bigint | undefined): void {
@@ -381,11 +402,13 @@ export class Acquisition extends Timed {
   }
 
   #settle(state: 'granted' | 'failed'): void {
+    const hadNoTurn = this.#state === 'queued'
     this.#state = state
     this.#engine.waits.clear(this)
     if (this.#alarm) this.#engine.waits.clear(this.#alarm)
     this.#stopListening?.()
     this.#engine.queueHeartbeat.remove(this)
+    if (hadNoTurn) this.#queue.began()
     this.#queue.leave(this)
   }
 

@@ -28,13 +28,13 @@ export async function attempt(engine: Engine, ask: Ask, claim: Claim): Promise<L
 }
 
 function send(engine: Engine, ask: Ask, claim: Claim): Awaitable<Answer> {
-  if (!ask.queueInStore || engine.store.immediate || engine.store.blocks) return engine.courier.acquire(claim)
+  // After the caller was told that the store is unavailable.
+  const late = (answer: Answer): void => {
+    if (ask.owner === undefined) giveBack(engine, ask, claim, answer)
+  }
+  if (!ask.queueInStore || engine.store.immediate || engine.store.blocks) return engine.courier.acquire(claim, late)
   return new Promise((resolve) =>
-    engine.ordered.send(
-      claim,
-      () => true,
-      (answer) => resolve(answer as Answer),
-    ),
+    engine.ordered.send({ claim, isWanted: () => true, answered: (answer) => resolve(answer as Answer), late }),
   )
 }
 

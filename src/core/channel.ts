@@ -10,8 +10,6 @@ interface Questions<I, O> {
   call: (items: I[]) => Awaitable<O[]>
   /** The answer to a question that was not answered. */
   unknown: (error: unknown) => O
-  /** An answer that came after all, when nobody waits for it any more. */
-  late?: (item: I, answer: O) => void
   /** So many travel together at most. */
   atMost?: number
   /** Nobody awaits the answer: it does not keep the process alive. */
@@ -35,6 +33,8 @@ export class Traffic {
 interface Parcel<I, O> {
   item: I
   resolve: (answer: O) => void
+  /** Told of an answer that came after the request had been answered as unknown. */
+  late: ((answer: O) => void) | undefined
 }
 
 /** Several of one kind that travel together. */
@@ -92,7 +92,7 @@ class Batch<I, O> extends Call<O[]> {
 
   protected override late(answers: O[]): void {
     if (answers?.length !== this.#items.length) return
-    for (const [i, answer] of answers.entries()) if (answer) this.#questions.late?.(this.#items[i] as I, answer)
+    for (const [i, answer] of answers.entries()) if (answer) this.#parcels[i]?.late?.(answer)
   }
 }
 
@@ -109,23 +109,23 @@ export class Channel<I extends { key: string }, O> {
     this.#questions = questions
   }
 
-  send(item: I): Promise<O> {
-    return new Promise((resolve) => this.post(item, resolve))
+  send(item: I, late?: (answer: O) => void): Promise<O> {
+    return new Promise((resolve) => this.post(item, resolve, late))
   }
 
-  post(item: I, resolve: (answer: O) => void): void {
+  post(item: I, resolve: (answer: O) => void, late?: (answer: O) => void): void {
     // With nothing else out there is also nothing that it could overtake. What nobody awaits may wait for who does.
     const atOnce = this.#traffic.out++ === 0 && this.#traffic.alone >= LONERS && !this.#questions.inBackground
-    if (atOnce) return this.#dispatch([{ item, resolve }])
-    this.#parcels.push({ item, resolve })
+    if (atOnce) return this.#dispatch([{ item, resolve, late }])
+    this.#parcels.push({ item, resolve, late })
     // After the microtasks that this turn still has: whoever else was just answered gets aboard.
     if (this.#parcels.length === 1) queueMicrotask(this.#flushNextTick)
   }
 
   /** By itself and at once: its answer may take `extraMs` longer, and the others should not wait for it. */
-  sendAlone(item: I, extraMs: number): Promise<O> {
+  sendAlone(item: I, extraMs: number, late?: (answer: O) => void): Promise<O> {
     this.#traffic.out++
-    return new Promise((resolve) => this.#dispatch([{ item, resolve }], extraMs))
+    return new Promise((resolve) => this.#dispatch([{ item, resolve, late }], extraMs))
   }
 
   readonly #flushNextTick = (): void => process.nextTick(this.#flush)

@@ -5,7 +5,6 @@ import type {
   Awaitable,
   Claim,
   Failure,
-  Grant,
   Lease,
   Released,
   Renewal,
@@ -15,6 +14,7 @@ import type {
   TakeRequest,
 } from '../store.js'
 import { formatDuration } from '../kit/duration.js'
+import { reasonOf } from '../util/reason.js'
 import { Errand } from './call.js'
 import { Channel, Traffic } from './channel.js'
 import { isThenable } from './thenable.js'
@@ -30,7 +30,6 @@ const TAKES_AT_MOST = 32
 export class Courier {
   readonly store: Store
   readonly #world: World
-  readonly #onStray: (claim: Claim, grant: Grant) => void
   readonly #immediate: boolean
   readonly #urgency: Timers
   readonly #patience: Timers
@@ -39,11 +38,9 @@ export class Courier {
   readonly #releasing: Channel<Lease, Released>
   readonly #taking: Channel<TakeRequest, TakeAnswer | Failure>
 
-  /** `onStray` is told of grants whose asker was already told «unknown». */
-  constructor(store: Store, world: World, onStray: (claim: Claim, grant: Grant) => void) {
+  constructor(store: Store, world: World) {
     this.store = store
     this.#world = world
-    this.#onStray = onStray
     this.#urgency = new Timers(world, true)
     this.#patience = new Timers(world)
     this.#immediate = store.immediate === true
@@ -59,9 +56,6 @@ export class Courier {
     this.#acquiring = new Channel(this, traffic, {
       call: (claims) => store.acquire(claims),
       unknown: failed,
-      late: (claim, answer) => {
-        if (answer.granted === true) this.#onStray(claim, answer)
-      },
     })
     this.#taking = new Channel(this, traffic, {
       call: (requests) => (store.take as NonNullable<Store['take']>)(requests),
@@ -76,7 +70,8 @@ export class Courier {
     return answer
   }
 
-  acquire(claim: Claim): Awaitable<Answer> {
+  /** `late` is told of an answer that comes after this one was `unknown`. */
+  acquire(claim: Claim, late?: (answer: Answer) => void): Awaitable<Answer> {
     if (this.#immediate) {
       try {
         return this.#sole(this.store.acquire([claim]))
@@ -84,25 +79,25 @@ export class Courier {
         return { granted: 'unknown', error: this.explain(error) }
       }
     }
-    return claim.blockMs ? this.#acquiring.sendAlone(claim, claim.blockMs) : this.#acquiring.send(claim)
+    return claim.blockMs ? this.#acquiring.sendAlone(claim, claim.blockMs, late) : this.#acquiring.send(claim, late)
   }
 
   /** As `acquire`, on a store that answers later and keeps no question open. By callback: a promise shows in the price of a lock. */
-  ask(claim: Claim, answered: (answer: Answer) => void): void {
-    this.#acquiring.post(claim, answered)
+  ask(claim: Claim, answered: (answer: Answer) => void, late: (answer: Answer) => void): void {
+    this.#acquiring.post(claim, answered, late)
   }
 
   /** All or none, in one call of their own. */
-  acquireTogether(claims: Claim[]): Awaitable<Answer[]> {
-    return this.#acquireMany(claims, { atomic: true })
+  acquireTogether(claims: Claim[], late: (answers: Answer[]) => void): Awaitable<Answer[]> {
+    return this.#acquireMany(claims, late, { atomic: true })
   }
 
   /** Each answered singly, in one call of their own, so that nothing overtakes them. */
-  acquireInOrder(claims: Claim[]): Awaitable<Answer[]> {
-    return this.#acquireMany(claims)
+  acquireInOrder(claims: Claim[], late: (answers: Answer[]) => void): Awaitable<Answer[]> {
+    return this.#acquireMany(claims, late)
   }
 
-  #acquireMany(claims: Claim[], options?: { atomic: true }): Awaitable<Answer[]> {
+  #acquireMany(claims: Claim[], late: (answers: Answer[]) => void, options?: { atomic: true }): Awaitable<Answer[]> {
     const failed = (error: unknown): Answer[] => claims.map(() => ({ granted: 'unknown', error }))
     const complete = (answers: Answer[]): Answer[] => {
       if (answers?.length === claims.length) return answers
@@ -112,12 +107,11 @@ export class Courier {
         ),
       )
     }
-    const late = (answers: Answer[]): void => {
-      for (const [i, answer] of complete(answers).entries()) {
-        if (answer.granted === true) this.#onStray(claims[i] as Claim, answer)
-      }
-    }
-    const answers = this.within(() => this.store.acquire(claims, options), failed, late)
+    const answers = this.within(
+      () => this.store.acquire(claims, options),
+      failed,
+      (answered) => late(complete(answered)),
+    )
     return isThenable(answers) ? answers.then(complete) : complete(answers)
   }
 
@@ -177,12 +171,11 @@ export class Courier {
       cause = error
     }
     if (cause === undefined) return new StoreUnavailableError(silence)
-    return new StoreUnavailableError(`${silence}: ${cause instanceof Error ? cause.message : String(cause)}`, { cause })
+    return new StoreUnavailableError(`${silence}: ${reasonOf(cause)}`, { cause })
   }
 
   explain(error: unknown): LeaseholdError {
     if (error instanceof LeaseholdError) return error
-    const reason = error instanceof Error ? error.message || error.name : String(error)
-    return new StoreUnavailableError(`${this.store.name} is unavailable: ${reason}`, { cause: error })
+    return new StoreUnavailableError(`${this.store.name} is unavailable: ${reasonOf(error)}`, { cause: error })
   }
 }

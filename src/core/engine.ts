@@ -7,6 +7,7 @@ import { attempt, unlessAborted } from './attempt.js'
 import { Cleanup } from './cleanup.js'
 import { Courier } from './courier.js'
 import { Events } from './events.js'
+import { withFrames } from './frames.js'
 import { Identity } from './identity.js'
 import { type Given, Lease, driftOf } from './lease.js'
 import { Lock, leaseOf } from './lock.js'
@@ -55,7 +56,7 @@ export class Engine {
   constructor(store: Store, world: World) {
     this.store = store
     this.world = world
-    this.courier = new Courier(store, world, (claim, grant) => this.#stray(claim, grant))
+    this.courier = new Courier(store, world)
     this.cleanup = new Cleanup(this.courier, world)
     this.identity = new Identity(world)
     this.beats = new Timers(world)
@@ -77,7 +78,8 @@ export class Engine {
     if (refused) return refused
     // A steal does not queue for what it takes by force.
     if (ask.waitMs === 0 || ask.steal) return this.#once(ask)
-    const claim = this.#claim(ask, QUEUE_MS)
+    // Most callers that look for a record find it: a queue entry would only have to be given back.
+    const claim = this.#claim(ask, ask.onRefusal ? undefined : QUEUE_MS)
     let queue = this.#queues.size === 0 ? undefined : this.#queues.get(ask.key)
     let answer: Answer | undefined
     if (!queue && this.#immediate) {
@@ -93,7 +95,7 @@ export class Engine {
     if (answer?.granted === false) acquisition.beginRefused(answer, since)
     else queue.pump()
     if (!acquisition.begun) acquisition.limitWait()
-    return acquisition.promise
+    return withFrames(acquisition.promise)
   }
 
   /** One attempt. Null when busy; rejects at once when the store fails. */
@@ -115,10 +117,10 @@ export class Engine {
     if (refused) return refused
     const claims = asks.map((ask) => this.#claim(ask, undefined))
     const sentAt = this.world.now()
-    const asked = this.cleanup.track(Promise.resolve(this.courier.acquireTogether(claims)))
     const giveBack = (answers: readonly Answer[]): void => {
       for (const [i, answer] of answers.entries()) this.#giveBack(claims[i] as Claim, answer)
     }
+    const asked = this.cleanup.track(Promise.resolve(this.courier.acquireTogether(claims, giveBack)))
     const answers = first.signal ? await unlessAborted(first.signal, asked, giveBack) : await asked
     const usable =
       !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
@@ -236,6 +238,11 @@ export class Engine {
     if (this.#queues.get(queue.key) === queue) this.#queues.delete(queue.key)
   }
 
+  /** What this instance believes to hold. */
+  leases(): Iterable<Lease> {
+    return this.#leases.values()
+  }
+
   async releaseAll(): Promise<void> {
     await Promise.all(
       [...this.#leases.values()].map((lease) => {
@@ -248,8 +255,9 @@ export class Engine {
 
   /** No new grants; work is told to end and may do so while leases are renewed; then everything is released. */
   close(graceMs: number): Promise<void> {
+    // A second call may shorten the time that the first one gave, and never prolongs it.
+    if (this.#closed && this.#hurry) this.world.after(graceMs, this.#hurry, true)
     this.#closed ??= this.#close(graceMs)
-    if (graceMs === 0) this.#hurry?.()
     return this.#closed
   }
 
@@ -314,18 +322,6 @@ export class Engine {
       void this.cleanup.release(lease, lease.ttlMs)
     }
     return false
-  }
-
-  /**
-   * A grant whose request was answered `unknown` long ago must not stay until its time passes. But the same owner may have
-   * asked again, and hold this very grant by now: it is then not astray. An owner that still waits may be about to be told.
-   */
-  #stray({ key, owner }: Claim, grant: Grant): void {
-    const { token, ttlMs } = grant
-    const held = this.#leases.get(grant.owner)
-    if (held?.token === token) return
-    for (const acquisition of this.#queues.get(key) ?? []) if (acquisition.owner === owner) return acquisition.notify()
-    void this.cleanup.release({ key, owner: grant.owner, token }, ttlMs)
   }
 
   #verify(affected: ((key: string) => boolean) | undefined): void {

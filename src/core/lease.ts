@@ -45,6 +45,8 @@ export class Lease extends Timed {
   releasing: Promise<boolean> | undefined = undefined
   /** Released by `releaseAll` or `close`, behind the back of the work under it. */
   takenBack: LockLostError | undefined = undefined
+  /** Called when it was lost or taken back: a Web Lock has no signal of its own, and closing may have aborted that already. */
+  onLoss: (() => void) | undefined = undefined
   autoRenew: boolean
   /** Strong until the first beat, weak from then on: most locks are gone by then and never pay for it. */
   #face: Lock | WeakRef<Lock> | undefined = undefined
@@ -153,7 +155,8 @@ export class Lease extends Timed {
   confirmSoon(): void {
     if (!this.#wantsMore || this.#renewing || this.released || this.loss) return
     const { beats, world } = this.engine
-    beats.set(this, Math.min(world.now() + CONFIRM_MS, this.deadline), CONFIRM_MS)
+    const now = world.now()
+    beats.set(this, now + Math.min(CONFIRM_MS, Math.max(this.deadline - now, 0) / 4), CONFIRM_MS)
   }
 
   override due(now: number): void {
@@ -287,6 +290,7 @@ export class Lease extends Timed {
     this.loss = new LockLostError(this.ask.name, why, cause === undefined ? undefined : { cause })
     this.#retire()
     this.#signalController()?.abort(this.loss)
+    this.onLoss?.()
     const error = this.loss
     this.engine.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, error }))
     const storedLonger = this.#storedUntil !== undefined && why !== 'gone' && why !== 'revoked'
@@ -302,6 +306,7 @@ export class Lease extends Timed {
   takeBack(reason: LockLostError): void {
     this.takenBack = reason
     this.#signalController()?.abort(reason)
+    this.onLoss?.()
   }
 
   /** From here on it is not held, whatever the store answers. */
@@ -318,8 +323,9 @@ export class Lease extends Timed {
   }
 
   facts(): LockFacts {
-    const { name, kind, mode } = this.ask
-    return { name, kind, mode, holder: this.owner, fencingToken: this.token, expiresAt: this.expiresAt }
+    const { name, kind, mode, value } = this.ask
+    const metadata: unknown = value === undefined ? undefined : JSON.parse(value)
+    return { name, kind, mode, holder: this.owner, fencingToken: this.token, expiresAt: this.expiresAt, metadata }
   }
 
   get expiresAt(): Date {

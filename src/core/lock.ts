@@ -1,5 +1,6 @@
 import type { Lease } from './lease.js'
 import type { Duration } from '../kit/duration.js'
+import { showAs } from '../util/inspect.js'
 import { ttlFrom } from './options.js'
 
 /** What is behind the face, for the recipes in `primitives/`. */
@@ -120,5 +121,8 @@ export class Lock {
 
   static {
     leaseOf = (lock) => lock.#lease
+    showAs(this, 'Lock', ({ name, mode, isHeld, remainingMs, fencingToken, holder }: Lock) => {
+      return { name, mode, isHeld, remainingMs: Math.round(remainingMs), fencingToken, holder }
+    })
   }
 }

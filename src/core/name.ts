@@ -8,3 +8,10 @@ export function nameFrom(option: string, name: unknown, longest = 255): string {
   }
   throw new InvalidOptionError(option, name, `1 to ${longest} characters of well-formed Unicode without NUL`)
 }
+
+/** The colon ends a namespace: with one inside, `a` + `b:c` and `a:b` + `c` would be the same lock. */
+export function namespaceFrom(namespace: unknown): string {
+  const name = nameFrom('namespace', namespace, 100)
+  if (name.includes(':')) throw new InvalidOptionError('namespace', name, "a name without ':', which ends a namespace")
+  return name
+}

@@ -6,6 +6,8 @@ interface Pending {
   /** False: the caller has given up meanwhile. The request is not sent, and `answered` is told so by `undefined`. */
   isWanted: () => boolean
   answered: (answer: Answer | undefined, sentAt: number) => void
+  /** Told of an answer that comes after this request was answered as unknown. */
+  late: (answer: Answer) => void
 }
 
 /**
@@ -23,8 +25,8 @@ export class OrderedRequests {
     this.#courier = courier
   }
 
-  send(claim: Claim, isWanted: Pending['isWanted'], answered: Pending['answered']): void {
-    this.#pending.push({ claim, isWanted, answered })
+  send(request: Pending): void {
+    this.#pending.push(request)
     if (this.#state !== 'idle') return
     this.#state = 'scheduled'
     // After the microtasks of this turn: requests that were made in it travel together.
@@ -45,7 +47,11 @@ export class OrderedRequests {
     }
     this.#state = 'sending'
     const sentAt = this.#courier.now
-    void Promise.resolve(this.#courier.acquireInOrder(batch.map(({ claim }) => claim))).then((answers) => {
+    const late = (answers: Answer[]): void => {
+      for (const [i, each] of batch.entries()) each.late(answers[i] as Answer)
+    }
+    const claims = batch.map(({ claim }) => claim)
+    void Promise.resolve(this.#courier.acquireInOrder(claims, late)).then((answers) => {
       // Each in turn: a callback that was granted first is called first.
       for (const [i, { answered }] of batch.entries()) answered(answers[i] as Answer, sentAt)
       this.#flush()

@@ -19,6 +19,10 @@ export class WaitQueue {
   #subscription: Subscription | undefined
   #subscribing: Promise<boolean> | undefined
   #pumping = false
+  /** Most events name the owner they are for: with thousands of waiters, not each of them can look at each event. */
+  readonly #byOwner = new Map<string, Acquisition>()
+  /** How many have not had their turn yet. */
+  #notBegun = 0
   /** How many of them enter the store's queue whoever is before them here. */
   #queueInStore = 0
   /** Which events they have to hear of. */
@@ -53,7 +57,20 @@ export class WaitQueue {
     if (this.#last) this.#last.next = acquisition
     else this.#first = acquisition
     this.#last = acquisition
+    this.#byOwner.set(acquisition.owner, acquisition)
+    this.#notBegun++
     if (acquisition.ask.queueInStore) this.#queueInStore++
+  }
+
+  /** Its turn has come. */
+  began(): void {
+    this.#notBegun--
+  }
+
+  /** It asks under another owner from now on. */
+  renamed(acquisition: Acquisition, before: string): void {
+    this.#byOwner.delete(before)
+    this.#byOwner.set(acquisition.owner, acquisition)
   }
 
   leave(acquisition: Acquisition): void {
@@ -64,6 +81,7 @@ export class WaitQueue {
     if (next) next.previous = previous
     else this.#last = previous
     acquisition.previous = acquisition.next = undefined
+    this.#byOwner.delete(acquisition.owner)
     if (acquisition.ask.queueInStore) this.#queueInStore--
     if (this.#first) this.#pumpSoon()
     else this.#disband()
@@ -81,6 +99,7 @@ export class WaitQueue {
 
   /** Lets those ask whose turn it is. Nobody here is overtaken by one that has to enter the store's queue at once. */
   pump(): void {
+    if (this.#notBegun === 0) return
     let abreast = 0
     let toCome = this.#queueInStore
     for (let acquisition = this.#first; acquisition; acquisition = acquisition.next) {
@@ -139,6 +158,11 @@ export class WaitQueue {
   }
 
   readonly #hear = (event: StoreEvent): void => {
+    if ('owner' in event && event.owner !== undefined) {
+      const named = this.#byOwner.get(event.owner)
+      if (named?.begun) named.hear(event)
+      return
+    }
     let acquisition = this.#first
     // Those behind have not asked yet, and have nothing to hear.
     while (acquisition?.begun) {

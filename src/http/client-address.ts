@@ -1,21 +1,27 @@
-import { isIPv6 } from 'node:net'
+import ipaddr from 'ipaddr.js'
+
+/** IPv4 addresses inside IPv6, as a translator writes them (RFC 6052, RFC 8215). */
+const NAT64 = ipaddr.parseCIDR('64:ff9b::/96') as [ipaddr.IPv6, number]
 
 /**
  * Whose budget a request counts against when nothing better is known: the address of the client. A household or a
- * rented machine has a /64 of IPv6 addresses at the least, so those count as one.
+ * rented machine has a /64 of IPv6 addresses at the least, so those count as one. IPv4 addresses count by themselves, also
+ * inside IPv6, and without the port that some proxies add.
  */
 export function addressKey(address: string | undefined): string {
   if (address === undefined || address === '') return 'unknown'
-  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)
-  if (mapped) return mapped[1] as string
-  const plain = address.replace(/%.*$/, '')
-  if (!isIPv6(plain)) return plain
-  const [left = '', right] = plain.toLowerCase().split('::')
-  const front = left === '' ? [] : left.split(':')
-  const back = right === undefined || right === '' ? [] : right.split(':')
-  // An address may end in the four numbers of an IPv4 address, which stand for two groups.
-  const groups = front.length + back.length + (plain.includes('.') ? 1 : 0)
-  const all = right === undefined ? front : [...front, ...Array<string>(8 - groups).fill('0'), ...back]
-  const network = all.slice(0, 4).map((group) => Number.parseInt(group, 16).toString(16))
+  const plain = withoutPort(address).replace(/%.*$/, '')
+  if (ipaddr.IPv4.isValidFourPartDecimal(plain)) return plain
+  if (!ipaddr.IPv6.isValid(plain)) return plain
+  const parsed = ipaddr.IPv6.parse(plain)
+  const isIPv4 = parsed.isIPv4MappedAddress() || parsed.match(NAT64)
+  if (isIPv4) return parsed.toByteArray().slice(12).join('.')
+  const network = parsed.parts.slice(0, 4).map((part) => part.toString(16))
   return `${network.join(':')}::/64`
+}
+
+/** `192.0.2.1:5000` and `[2001:db8::1]:5000`; an IPv6 address without brackets has no port. */
+function withoutPort(address: string): string {
+  const bracketed = /^\[(.*)\](?::\d+)?$/.exec(address)
+  return bracketed?.[1] ?? address.replace(/^([\d.]+):\d+$/, '$1')
 }

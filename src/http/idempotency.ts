@@ -1,11 +1,20 @@
 import { createHash } from 'node:crypto'
+import { parseItem } from 'structured-headers'
 import { InvalidOptionError, LockTimeoutError } from '../errors.js'
-import type { Duration } from '../kit/duration.js'
+import { type Duration, milliseconds } from '../kit/duration.js'
 import type { Locks } from '../locks.js'
+import { IdempotentRun } from './idempotent-run.js'
+import { isLocks, knownOptions, runRecorded, type RunTerms } from './internals.js'
 import { PROBLEM_TYPE, type Problem, problemBody } from './problem.js'
+import { type RecordedResponse, replayOf, type WholeResponse } from './recorded-response.js'
 
 /** Options of the idempotency middleware. `A` is what the handler of your framework is called with. */
 export interface IdempotencyOptions<A extends unknown[]> {
+  /**
+   * Whose key it is: a user or a tenant, never a token that is refreshed. Without it one user could read the response of
+   * another. `() => ''` says on purpose that all callers share their keys.
+   */
+  scope: (...args: A) => string | Promise<string>
   /** Default `Idempotency-Key`. */
   header?: string
   /** Which methods it is for; others pass. Default POST and PATCH: the rest is idempotent by itself. */
@@ -14,163 +23,165 @@ export interface IdempotencyOptions<A extends unknown[]> {
   required?: boolean
   /** How long a response is remembered. Default 1d. */
   retain?: Duration
-  /** A process that dies in the middle blocks its key for at most this long. */
+  /** A process that dies, or a response that breaks off, blocks its key for at most this long. Default: that of the locks. */
   ttl?: Duration
   /** How long a second request waits for the first to end, before it is told 409. Default 0. */
   wait?: Duration
-  /** Keys of different callers are kept apart by this. Default: the `Authorization` header. */
-  scope?: (...args: A) => string | Promise<string>
-  /** Which responses are final. Default: those below 500, so that a client may try again after our own failure. */
+  /** A handler that hangs blocks its key for at most this long. Default 1h. */
+  maxHold?: Duration
+  /** Larger responses pass through; only their status is recorded, and a repeat is told 409. Default and most: 1 MB. */
+  maxBytes?: number
+  /** What a repeat must have in common with the first request, besides method and URL. Default: the body. */
+  fingerprint?: (...args: A) => string | Uint8Array | Promise<string | Uint8Array>
+  /** Which responses are final. Default: those below 500 but 401, 408, 425 and 429, after which a client tries again. */
   record?: (status: number) => boolean
 }
 
 /** A request, as far as idempotency goes. */
-export interface KeyedRequest {
+export interface KeyedRequest<A extends unknown[]> {
+  args: A
   method: string
   /** Path and query. */
   url: string
   key: string | undefined
-  scope: string
   /** What was sent. */
   body: () => Uint8Array | string | Promise<Uint8Array | string>
 }
 
-/** A response, whole. */
-export interface WholeResponse {
-  status: number
-  headers: [string, string][]
-  body: Uint8Array
-}
-
-/** What the caller of the middleware has to do: pass the request on, or answer it. */
+/** What the caller of the middleware has to do: pass the request on, answer it, or run the handler. */
 export type Verdict =
   | { kind: 'pass' }
-  | { kind: 'ours'; response: WholeResponse }
   | { kind: 'answer'; response: WholeResponse }
+  | { kind: 'run'; run: IdempotentRun }
 
-/** What is remembered. */
-interface Remembered {
-  fingerprint: string
-  status: number
-  headers: [string, string][]
-  /** Absent: too large to be remembered. */
-  body?: string
-  encoding?: 'utf8' | 'base64'
-}
+const OPTIONS = [
+  ...['scope', 'header', 'methods', 'required', 'retain', 'ttl', 'wait'],
+  ...['maxHold', 'maxBytes', 'fingerprint', 'record'],
+]
 
-const LARGEST_BODY = 524_288
-const REPLAYED = 'Idempotent-Replayed'
+/** In base64 this is what a record can carry. */
+const LARGEST_BODY = 1_048_576
 
-/** Belong to one connection or one moment; and a cookie that opens a session is nothing to keep in a lock store. */
-const NOT_REPLAYED = new Set([
-  'connection',
-  'content-length',
-  'date',
-  'keep-alive',
-  'retry-after',
-  'set-cookie',
-  'transfer-encoding',
-  'ratelimit',
-  'ratelimit-policy',
-])
-
-/** A response that is for this client and not for the record. */
-class Unrecorded extends Error {
-  readonly response: WholeResponse
-
-  constructor(response: WholeResponse) {
-    super('not recorded')
-    this.response = response
-  }
-}
+/** A client is expected to send the same request again after these, and to be served then. */
+const TRY_AGAIN = new Set([401, 408, 425, 429])
 
 /** The rules, whatever the framework. */
 export class Idempotency<A extends unknown[]> {
   readonly header: string
+  readonly maxBytes: number
   readonly #locks: Locks
   readonly #options: IdempotencyOptions<A>
   readonly #methods: ReadonlySet<string>
+  readonly #maxHoldMs: number
+  readonly #terms: RunTerms
 
   constructor(locks: Locks, options: IdempotencyOptions<A>) {
-    if (typeof locks?.once !== 'function') throw new InvalidOptionError('locks', locks, 'what createLocks returns')
-    const { header = 'Idempotency-Key', methods = ['POST', 'PATCH'] } = options
+    if (!isLocks(locks)) throw new InvalidOptionError('locks', locks, 'what createLocks returns')
+    if (typeof options?.scope !== 'function') {
+      const takes =
+        'a function that tells whose key it is, such as (request) => request.user.id (() => "": all share them)'
+      throw new InvalidOptionError('scope', options?.scope, takes)
+    }
+    const known = knownOptions(options, OPTIONS)
+    const { header = 'Idempotency-Key', methods = ['POST', 'PATCH'], maxHold = '1h', wait = 0, retain, ttl } = known
     this.header = header.toLowerCase()
+    this.maxBytes = bytesFrom(known.maxBytes)
     this.#locks = locks
-    this.#options = options
+    this.#options = known
     this.#methods = new Set(methods.map((method) => method.toUpperCase()))
+    this.#maxHoldMs = Math.min(milliseconds('maxHold', maxHold, { min: 10 }), 2 ** 31 - 1)
+    if (ttl !== undefined) milliseconds('ttl', ttl, { min: 10 })
+    if (retain !== undefined) milliseconds('retain', retain, { min: 10 })
+    milliseconds('wait', wait)
+    this.#terms = { wait, ...(retain === undefined ? {} : { retain }), ...(ttl === undefined ? {} : { ttl }) }
   }
 
   concerns(method: string | undefined): boolean {
     return this.#methods.has(method ?? '')
   }
 
-  scope(args: A, authorization: string | undefined): string | Promise<string> {
-    return this.#options.scope?.(...args) ?? authorization ?? ''
-  }
-
-  /** `run` serves the request and gives the whole response back; it is called only if this request is the first. */
-  async serve(request: KeyedRequest, run: () => Promise<WholeResponse>): Promise<Verdict> {
+  async begin(request: KeyedRequest<A>): Promise<Verdict> {
     const key = keyFrom(request.key)
     if (key === undefined) return this.#options.required ? answer(missing(this.header)) : { kind: 'pass' }
     if (key.length === 0 || key.length > 255) return answer(unusable(this.header))
-    const { retain, ttl, wait = 0, record = (status) => status < 500 } = this.#options
-    const print = fingerprint(request.method, request.url, await request.body())
-    let began = false
-    let own: WholeResponse | undefined
-    try {
-      const remembered = await this.#locks.once<Remembered>(
-        `http:${fingerprint(request.scope, key)}`,
-        async () => {
-          began = true
-          own = await run()
-          if (!record(own.status)) throw new Unrecorded(own)
-          return remember(own, print)
-        },
-        { wait, ...(retain === undefined ? {} : { retain }), ...(ttl === undefined ? {} : { ttl }) },
-      )
-      if (own) return { kind: 'ours', response: own }
-      return remembered.fingerprint === print ? replay(remembered) : answer(reused(this.header))
-    } catch (error) {
-      if (error instanceof Unrecorded) return { kind: 'ours', response: error.response }
-      if (error instanceof LockTimeoutError && !began) return answer(inProgress)
-      throw error
+    const scope = await this.#options.scope(...request.args)
+    if (typeof scope !== 'string') {
+      throw new InvalidOptionError('scope', scope, 'a function that returns a string, such as the ID of a user')
     }
+    const body = this.#options.fingerprint ? this.#options.fingerprint(...request.args) : request.body()
+    return this.#runOrReplay(`http:${digest(scope, key)}`, digest(request.method, request.url, await body))
+  }
+
+  #runOrReplay(name: string, fingerprint: string): Promise<Verdict> {
+    const { record = isFinal } = this.#options
+    return new Promise((resolve, reject) => {
+      let run: IdempotentRun | undefined
+      const outcome = runRecorded<RecordedResponse>(
+        this.#locks,
+        name,
+        (lock) =>
+          new Promise((keep, drop) => {
+            const facts = { lock, fingerprint, maxHoldMs: this.#maxHoldMs, recordable: record }
+            run = new IdempotentRun(facts, { record: keep, drop })
+            // In its own turn, when `outcome` is known.
+            queueMicrotask(() => {
+              run?.watch(outcome)
+              resolve({ kind: 'run', run: run as IdempotentRun })
+            })
+          }),
+        this.#terms,
+      )
+      outcome.then(
+        (recorded) => {
+          if (!run) resolve(recorded.fingerprint === fingerprint ? replay(recorded) : answer(reused(this.header)))
+        },
+        (error: unknown) => {
+          if (run) return
+          if (error instanceof LockTimeoutError) resolve(answer(inProgress))
+          else reject(error as Error)
+        },
+      )
+    })
   }
 }
 
-/** The draft has a quoted string; most clients send the bare key. */
-function keyFrom(header: string | undefined): string | undefined {
-  const text = header?.trim()
-  return text !== undefined && /^".*"$/.test(text) ? text.slice(1, -1) : text
+function isFinal(status: number): boolean {
+  return status < 500 && !TRY_AGAIN.has(status)
 }
 
-function fingerprint(...parts: (string | Uint8Array)[]): string {
+function bytesFrom(maxBytes: unknown): number {
+  if (maxBytes === undefined) return LARGEST_BODY
+  if (typeof maxBytes === 'number' && maxBytes >= 0 && maxBytes <= LARGEST_BODY) return maxBytes
+  throw new InvalidOptionError('maxBytes', maxBytes, `a number of bytes up to ${LARGEST_BODY}`)
+}
+
+/** The draft has a string in quotes; most clients send the bare key. */
+function keyFrom(header: string | undefined): string | undefined {
+  const text = header?.trim()
+  if (!text?.startsWith('"')) return text
+  try {
+    const [key] = parseItem(text)
+    return typeof key === 'string' ? key : text
+  } catch {
+    return text
+  }
+}
+
+function digest(...parts: (string | Uint8Array)[]): string {
   const hash = createHash('sha256')
   for (const part of parts) hash.update(`${part.length}:`).update(part)
   return hash.digest('hex')
 }
 
-function remember({ status, headers, body }: WholeResponse, print: string): Remembered {
-  const kept = headers.filter(([name]) => !NOT_REPLAYED.has(name.toLowerCase()))
-  const remembered: Remembered = { fingerprint: print, status, headers: kept }
-  if (body.byteLength > LARGEST_BODY) return remembered
-  const buffer = Buffer.from(body)
-  const text = buffer.toString('utf8')
-  const encoding = Buffer.from(text, 'utf8').equals(buffer) ? 'utf8' : 'base64'
-  // Escapes can make JSON of many control characters six times as large.
-  const written = encoding === 'utf8' && JSON.stringify(text).length <= LARGEST_BODY * 1.5 ? 'utf8' : 'base64'
-  return { ...remembered, encoding: written, body: buffer.toString(written) }
-}
-
-function replay({ status, headers, body, encoding }: Remembered): Verdict {
-  if (body === undefined) return answer(tooLarge)
-  const all: [string, string][] = [...headers, [REPLAYED, 'true']]
-  return { kind: 'answer', response: { status, headers: all, body: Buffer.from(body, encoding) } }
+function replay(recorded: RecordedResponse): Verdict {
+  const response = replayOf(recorded)
+  return response ? { kind: 'answer', response } : answer(tooLarge(recorded.status))
 }
 
 function answer(problem: Problem): Verdict {
   const headers: [string, string][] = [...Object.entries(problem.headers), ['Content-Type', PROBLEM_TYPE]]
-  return { kind: 'answer', response: { status: problem.status, headers, body: Buffer.from(problemBody(problem)) } }
+  const body = Buffer.from(problemBody(problem))
+  return { kind: 'answer', response: { status: problem.status, message: '', headers, body } }
 }
 
 const inProgress: Problem = {
@@ -180,11 +191,9 @@ const inProgress: Problem = {
   headers: { 'Retry-After': '1' },
 }
 
-const tooLarge: Problem = {
-  status: 409,
-  title: 'Conflict',
-  detail: 'The request with this idempotency key was served; its response was too large to be kept.',
-  headers: {},
+function tooLarge(status: number): Problem {
+  const detail = `The request with this idempotency key was served with status ${status}; its response was too large to be kept.`
+  return { status: 409, title: 'Conflict', detail, headers: {} }
 }
 
 function reused(header: string): Problem {

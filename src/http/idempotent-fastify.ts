@@ -1,6 +1,10 @@
 import { Readable } from 'node:stream'
+import type { ReadableStream as WebStream } from 'node:stream/web'
 import type { Locks } from '../locks.js'
-import { Idempotency, type IdempotencyOptions, type Verdict, type WholeResponse } from './idempotency.js'
+import { Idempotency, type IdempotencyOptions, type Verdict } from './idempotency.js'
+import type { IdempotentRun } from './idempotent-run.js'
+import { bytesOfBody, textOf } from './node-request.js'
+import { groupHeaders, type Head } from './recorded-response.js'
 
 /** The part of a Fastify request that is used. */
 export interface FastifyKeyedRequest {
@@ -13,8 +17,10 @@ export interface FastifyKeyedRequest {
 /** The part of a Fastify reply that is used. */
 export interface FastifyWholeReply {
   statusCode: number
+  sent: boolean
+  raw: { statusMessage: string; destroyed: boolean; once(event: 'close', listener: () => void): unknown }
   code(status: number): unknown
-  header(name: string, value: string): unknown
+  header(name: string, value: string | string[]): unknown
   send(body: unknown): unknown
   getHeaders(): Record<string, number | string | string[] | undefined>
 }
@@ -28,57 +34,42 @@ export interface FastifyApp {
 /** A Fastify plugin. */
 export type FastifyPlugin = (app: FastifyApp, options: unknown, done: () => void) => void
 
-/** A request that is being served. */
-interface Serving {
-  respond: (response: WholeResponse) => void
-  abandon: (error: Error) => void
-  verdict: Promise<Verdict>
-}
+/** A request that is being served, until its response ends. */
+type Runs = WeakMap<object, IdempotentRun>
 
 /**
  * A plugin for Fastify: requests with the same `Idempotency-Key` are served once, and a repetition gets the same response.
- * Register it where it should apply; it covers the routes of that instance.
+ * Register it (with `await`) where it should apply, before the routes: a key is then in progress for as long as the handler
+ * of its route runs. On routes that were there before, the key stays in progress until the ttl after a time-out.
  *
  * @example
  * ```ts
- * app.register(idempotentFastify(locks))
+ * await app.register(idempotentFastify(locks, { scope: (request) => request.user.id }))
  * ```
  */
 export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends FastifyWholeReply>(
   locks: Locks,
-  options: IdempotencyOptions<[Req, Rep]> = {},
+  options: IdempotencyOptions<[Req, Rep]>,
 ): FastifyPlugin {
   const idempotency = new Idempotency<[Req, Rep]>(locks, options)
-  const serving = new WeakMap<object, Serving>()
+  const runs: Runs = new WeakMap()
 
   const plugin: FastifyPlugin = (app, _, done) => {
-    const on = (name: string, hook: (request: Req, reply: Rep, payload: unknown) => Promise<unknown>): unknown =>
+    const on = (name: string, hook: (...args: [Req, Rep, unknown]) => unknown): unknown =>
       app.addHook(name as never, hook as never)
+    app.addHook('onRoute' as never, ((route: Route) => followHandler(route, runs)) as never)
     on('preHandler', async (request, reply) => {
       if (!idempotency.concerns(request.method)) return undefined
-      const verdict = await begin(idempotency, serving, request, reply)
-      if (verdict?.kind !== 'answer') return undefined
-      const { status, headers, body } = verdict.response
-      reply.code(status)
-      for (const [name, value] of headers) reply.header(name, value)
-      const typed = headers.some(([name]) => name.toLowerCase() === 'content-type')
-      // Fastify gives bytes a type of its own if they have none; a stream stays without.
-      reply.send(body.length === 0 ? undefined : typed ? body : Readable.from([body]))
-      return reply
+      const verdict = await idempotency.begin(keyedRequest(idempotency, request, reply))
+      if (verdict.kind === 'pass') return undefined
+      if (verdict.kind === 'answer') return replyWith(reply, verdict)
+      return begin(runs, verdict.run, request, reply)
     })
     on('onSend', async (request, reply, payload) => {
-      const mine = serving.get(request)
-      if (!mine) return payload
-      serving.delete(request)
-      const body = await wholeOf(payload)
-      mine.respond({ status: reply.statusCode, headers: headersOf(reply), body })
-      // Sent when it has been recorded: what could not be recorded must not look as if it had been.
-      await mine.verdict
-      return payload === null || payload === undefined ? payload : body
-    })
-    on('onResponse', async (request) => {
-      serving.get(request)?.abandon(new Error('the response was not sent through Fastify'))
-      serving.delete(request)
+      const run = runs.get(request)
+      if (!run) return payload
+      runs.delete(request)
+      return send(run, idempotency.maxBytes, reply, payload)
     })
     done()
   }
@@ -86,61 +77,106 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
   return Object.assign(plugin, { [Symbol.for('skip-override')]: true })
 }
 
-/** Undefined: this request is the first with its key, and goes on to its handler. */
-async function begin<Req extends FastifyKeyedRequest, Rep extends FastifyWholeReply>(
+interface Route {
+  handler: (this: unknown, request: object, reply: object) => unknown
+}
+
+/** The promise of a handler tells how long its key is in progress. */
+function followHandler(route: Route, runs: Runs): void {
+  const { handler } = route
+  route.handler = function followed(request, reply) {
+    const returned = handler.call(this, request, reply)
+    if (typeof (returned as Promise<unknown> | undefined)?.then === 'function') {
+      runs.get(request)?.follow(Promise.resolve(returned as Promise<unknown>))
+    }
+    return returned
+  }
+}
+
+function keyedRequest<Req extends FastifyKeyedRequest, Rep extends FastifyWholeReply>(
   idempotency: Idempotency<[Req, Rep]>,
-  serving: WeakMap<object, Serving>,
   request: Req,
   reply: Rep,
-): Promise<Verdict | undefined> {
-  const { method, url, headers } = request
-  const keyed = {
-    method,
-    url,
-    key: textOf(headers[idempotency.header]),
-    scope: await idempotency.scope([request, reply], textOf(headers['authorization'])),
-    body: () => bodyOf(request.body),
+): Parameters<Idempotency<[Req, Rep]>['begin']>[0] {
+  const { method, url, headers, body } = request
+  const key = textOf(headers[idempotency.header])
+  return { args: [request, reply], method, url, key, body: () => bytesOfBody(body) }
+}
+
+async function begin(runs: Runs, run: IdempotentRun, request: object, reply: FastifyWholeReply): Promise<unknown> {
+  if (reply.sent || reply.raw.destroyed) {
+    // Answered while the store was asked: nothing has begun, and nothing should.
+    await run.release()
+    return reply
   }
-  let respond!: Serving['respond']
-  let abandon!: Serving['abandon']
-  const responded = new Promise<WholeResponse>((resolve, reject) => {
-    respond = resolve
-    abandon = reject
-  })
-  let goOn!: (verdict: undefined) => void
-  const first = new Promise<undefined>((resolve) => (goOn = resolve))
-  const verdict = idempotency.serve(keyed, () => {
-    goOn(undefined)
-    return responded
-  })
-  serving.set(request, { respond, abandon, verdict })
-  const outcome = await Promise.race([first, verdict])
-  // Not to become an unhandled rejection where no response is ever sent.
-  verdict.catch(() => {})
-  if (outcome) serving.delete(request)
-  return outcome
+  runs.set(request, run)
+  // Also after a response that was sent past Fastify (`reply.raw`), which nobody could record.
+  reply.raw.once('close', () => run.abandon())
+  return undefined
 }
 
-function textOf(header: string | string[] | undefined): string | undefined {
-  return Array.isArray(header) ? header.join(', ') : header
+function replyWith(reply: FastifyWholeReply, { response }: Extract<Verdict, { kind: 'answer' }>): unknown {
+  if (reply.sent || reply.raw.destroyed) return reply
+  const { status, message, headers, body } = response
+  reply.code(status)
+  if (message !== '') reply.raw.statusMessage = message
+  for (const [name, value] of groupHeaders(headers)) reply.header(name, value)
+  const typed = headers.some(([name]) => name.toLowerCase() === 'content-type')
+  // Fastify gives bytes a type of its own if they have none; a stream stays without.
+  reply.send(body.length === 0 ? undefined : typed ? body : Readable.from([body]))
+  return reply
 }
 
-function bodyOf(body: unknown): string | Uint8Array {
-  if (body === undefined || body === null) return ''
-  return typeof body === 'string' || body instanceof Uint8Array ? body : JSON.stringify(body)
+async function send(run: IdempotentRun, maxBytes: number, reply: FastifyWholeReply, sent: unknown): Promise<unknown> {
+  const payload = unwrap(sent, reply)
+  const head: Head = { status: reply.statusCode, message: reply.raw.statusMessage ?? '', headers: headersOf(reply) }
+  if (!run.recordable(head.status)) {
+    await run.unrecorded(head.status)
+    return payload
+  }
+  if (isStream(payload)) return Readable.from(recorded(run, maxBytes, head, payload), { objectMode: false })
+  const body = typeof payload === 'string' ? Buffer.from(payload) : (payload as Uint8Array | null | undefined)
+  const bytes = body ?? new Uint8Array()
+  // Sent when it has been recorded: what could not be recorded must not look as if it had been.
+  await run.record({ ...head, body: bytes.byteLength > maxBytes ? undefined : bytes })
+  return payload
+}
+
+/** A `Response` as payload carries a head of its own, which Fastify would apply after this hook. */
+function unwrap(payload: unknown, reply: FastifyWholeReply): unknown {
+  if (Object.prototype.toString.call(payload) !== '[object Response]') return payload
+  const { status, headers, body } = payload as Response
+  reply.code(status)
+  for (const [name, value] of groupHeaders([...headers] as [string, string][])) reply.header(name, value)
+  return body
+}
+
+function isStream(payload: unknown): payload is AsyncIterable<Uint8Array | string> {
+  if (typeof payload !== 'object' || payload === null || payload instanceof Uint8Array) return false
+  return typeof (payload as Readable).pipe === 'function' || Symbol.asyncIterator in (payload as WebStream)
+}
+
+/** Passes on what comes, and ends when it has been recorded; without a record it breaks, and does not look complete. */
+async function* recorded(
+  run: IdempotentRun,
+  maxBytes: number,
+  head: Head,
+  payload: AsyncIterable<Uint8Array | string>,
+): AsyncGenerator<Buffer> {
+  let chunks: Buffer[] = []
+  let total = 0
+  for await (const chunk of payload) {
+    const bytes = Buffer.from(chunk as Uint8Array)
+    total += bytes.length
+    if (total > maxBytes) chunks = []
+    else chunks.push(bytes)
+    yield bytes
+  }
+  await run.record({ ...head, body: total > maxBytes ? undefined : Buffer.concat(chunks) })
 }
 
 function headersOf(reply: FastifyWholeReply): [string, string][] {
   return Object.entries(reply.getHeaders()).flatMap(([name, value]) =>
     [value].flat().flatMap((one): [string, string][] => (one === undefined ? [] : [[name, String(one)]])),
   )
-}
-
-async function wholeOf(payload: unknown): Promise<Buffer> {
-  if (payload === null || payload === undefined) return Buffer.alloc(0)
-  if (typeof payload === 'string') return Buffer.from(payload)
-  if (payload instanceof Uint8Array) return Buffer.from(payload)
-  const chunks: Buffer[] = []
-  for await (const chunk of payload as AsyncIterable<Uint8Array | string>) chunks.push(Buffer.from(chunk))
-  return Buffer.concat(chunks)
 }

@@ -13,14 +13,23 @@ export {
   idempotentFastify,
 } from './idempotent-fastify.js'
 export { idempotentFetch } from './idempotent-fetch.js'
+export { idempotentHandler, type NodeHandler } from './idempotent-handler.js'
+export type { NodeMiddleware, NodeRequest } from './node-request.js'
 export {
   type FastifyReplyLike,
   type FastifyRequestLike,
   limitExpress,
   limitFastify,
   limitFetch,
-  type NodeMiddleware,
-  type NodeRequest,
   type RateLimitOptions,
 } from './rate-limit.js'
 export { rateLimitHeaders } from './rate-limit-headers.js'
+export {
+  expressRateLimitStore,
+  type ExpressRateLimitStore,
+  type FastifyRateLimitParams,
+  type FastifyRateLimitStore,
+  fastifyRateLimitStore,
+  type ThrottlerStorage,
+  throttlerStorage,
+} from './rate-limit-stores.js'

@@ -1,8 +1,10 @@
 import { createHash } from 'node:crypto'
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { ServerResponse } from 'node:http'
 import { InvalidOptionError } from '../errors.js'
 import type { Limiter, RateLimitResult } from '../primitives/limiter.js'
 import { addressKey } from './client-address.js'
+import { knownOptions } from './internals.js'
+import type { NodeMiddleware, NodeRequest } from './node-request.js'
 import { PROBLEM_TYPE, type Problem, problemBody } from './problem.js'
 import { rateLimitHeaders } from './rate-limit-headers.js'
 
@@ -12,7 +14,7 @@ export interface RateLimitOptions<A extends unknown[]> {
   key?: (...args: A) => string | Promise<string>
   /** What this request costs. Default 1. */
   cost?: number | ((...args: A) => number | Promise<number>)
-  /** True: this request is not counted and not limited. */
+  /** True: this request is not counted and not limited. OPTIONS never is: browsers send it by themselves. */
   skip?: (...args: A) => boolean | Promise<boolean>
   /** What a refused client reads instead of a problem description, as JSON. */
   body?: (result: RateLimitResult) => unknown
@@ -27,15 +29,18 @@ interface Decision {
 /** Keys have a longest length; a token as a key may be longer. */
 const LONGEST_KEY = 200
 
-async function decide<A extends unknown[]>(
+const OPTIONS = ['key', 'cost', 'skip', 'body']
+
+async function decide<A extends [{ method?: string | undefined }, ...unknown[]]>(
   limiter: Limiter,
   options: RateLimitOptions<A>,
   keyOf: (...args: A) => string | Promise<string>,
   args: A,
 ): Promise<Decision | undefined> {
   const { key = keyOf, cost = 1, skip, body } = options
-  if (await skip?.(...args)) return undefined
+  if (args[0].method === 'OPTIONS' || (await skip?.(...args))) return undefined
   const wanted = await key(...args)
+  if (typeof wanted !== 'string') throw new InvalidOptionError('key', wanted, 'a function that returns a string')
   const fitting = wanted.length > LONGEST_KEY ? createHash('sha256').update(wanted).digest('hex') : wanted
   const result = await limiter.take(fitting, typeof cost === 'function' ? await cost(...args) : cost)
   const headers = rateLimitHeaders(limiter, result)
@@ -74,6 +79,7 @@ export function limitFetch<A extends [Request, ...unknown[]]>(
   handler: (...args: A) => Response | Promise<Response>,
   options: RateLimitOptions<A> = {},
 ): (...args: A) => Promise<Response> {
+  knownOptions(options, OPTIONS)
   return async (...args) => {
     const decision = await decide(limiter, options, fetchAddress, args)
     if (decision?.refusal) {
@@ -86,13 +92,15 @@ export function limitFetch<A extends [Request, ...unknown[]]>(
 }
 
 function withHeaders(response: Response, extra: Record<string, string>): Response {
+  // A network error has no headers and cannot be made again.
+  if (response.type === 'error') return response
   try {
-    for (const [name, value] of Object.entries(extra)) response.headers.set(name, value)
+    for (const [name, value] of Object.entries(extra)) response.headers.append(name, value)
     return response
   } catch {
     // They may not be changed, such as those of a response that was fetched.
     const headers = new Headers(response.headers)
-    for (const [name, value] of Object.entries(extra)) headers.set(name, value)
+    for (const [name, value] of Object.entries(extra)) headers.append(name, value)
     return new Response(response.body, { status: response.status, statusText: response.statusText, headers })
   }
 }
@@ -110,43 +118,50 @@ interface FetchContext {
   remoteAddr?: { hostname?: string }
 }
 
-/** A request of `node:http`, and what Express adds to it. */
-export interface NodeRequest extends IncomingMessage {
-  ip?: string | undefined
-  path?: string
-  originalUrl?: string
-  body?: unknown
-}
-
-/** What Express, Connect and others call. */
-export type NodeMiddleware<Req extends NodeRequest, Res extends ServerResponse> = (
-  request: Req,
-  response: Res,
-  next: (error?: unknown) => void,
-) => void
-
 /**
  * Middleware for Express, and whatever else is called with `(request, response, next)`.
  *
  * @example
  * ```ts
- * app.use('/api', limitExpress(limiter, { skip: (request) => request.path === '/api/health' }))
+ * app.use('/api', limitExpress(limiter, { skip: (request) => request.originalUrl === '/api/health' }))
  * ```
  */
 export function limitExpress<Req extends NodeRequest, Res extends ServerResponse>(
   limiter: Limiter,
   options: RateLimitOptions<[Req, Res]> = {},
 ): NodeMiddleware<Req, Res> {
+  knownOptions(options, OPTIONS)
   return (request, response, next) => {
-    void decide(limiter, options, nodeAddress, [request, response]).then((decision) => {
-      for (const [name, value] of Object.entries(decision?.headers ?? {})) response.setHeader(name, value)
-      if (!decision?.refusal) return next()
-      const { status, type, body } = decision.refusal
-      response.statusCode = status
-      response.setHeader('Content-Type', type)
-      response.end(body)
-    }, next)
+    decide(limiter, options, nodeAddress, [request, response])
+      .then((decision) => {
+        // Answered while the store was asked, by a time-out or by leaving: there is nothing to limit any more.
+        if (response.writableEnded || response.destroyed) return
+        if (!decision || passes(decision, response)) next()
+      })
+      .catch(next)
   }
+}
+
+/** Tells the client where it stands, or that it is refused. Throws nothing: what the head cannot say any more is left out. */
+function passes({ headers, refusal }: Decision, response: ServerResponse): boolean {
+  if (response.headersSent) {
+    // A refusal that cannot be told must at least not look like a response.
+    if (refusal) response.destroy()
+    return !refusal
+  }
+  for (const [name, value] of Object.entries(headers)) {
+    response.setHeader(name, name === 'Retry-After' ? value : joined(response.getHeader(name), value))
+  }
+  if (!refusal) return true
+  response.statusCode = refusal.status
+  response.setHeader('Content-Type', refusal.type)
+  response.end(refusal.body)
+  return false
+}
+
+/** What another limiter has told before stays: both headers are lists. */
+function joined(before: number | string | readonly string[] | undefined, value: string): string {
+  return [before ?? [], value].flat().join(', ')
 }
 
 /** Express knows which proxies to believe (`trust proxy`). */
@@ -164,6 +179,8 @@ export interface FastifyRequestLike {
 
 /** The part of a Fastify reply that is used. */
 export interface FastifyReplyLike {
+  sent: boolean
+  getHeader(name: string): number | string | string[] | undefined
   code(status: number): unknown
   header(name: string, value: string): unknown
   send(body: string): unknown
@@ -181,9 +198,14 @@ export function limitFastify<Req extends FastifyRequestLike, Rep extends Fastify
   limiter: Limiter,
   options: RateLimitOptions<[Req, Rep]> = {},
 ): (request: Req, reply: Rep) => Promise<unknown> {
+  knownOptions(options, OPTIONS)
   return async (request, reply) => {
     const decision = await decide(limiter, options, fastifyAddress, [request, reply])
-    for (const [name, value] of Object.entries(decision?.headers ?? {})) reply.header(name, value)
+    // Answered while the store was asked: Fastify goes no further when a hook returns the reply.
+    if (reply.sent) return reply
+    for (const [name, value] of Object.entries(decision?.headers ?? {})) {
+      reply.header(name, name === 'Retry-After' ? value : joined(reply.getHeader(name), value))
+    }
     if (!decision?.refusal) return undefined
     const { status, type, body } = decision.refusal
     reply.code(status)

@@ -3,11 +3,12 @@
  *
  * @module
  */
-import type { Limit, TakeAnswer } from '../store.js'
+import type { Limit, LimitState, TakeAnswer, TakeRequest } from '../store.js'
 
 /**
  * What is remembered of one limit of one key. A token bucket needs one number: the time at which it will be full
- * again. A sliding window needs what was taken when, for as long as it counts.
+ * again. A sliding window needs what was taken when, for as long as it counts; a block is one entry of more than the limit.
+ * A fixed window needs its end (`fullAt`) and one entry with the count.
  */
 export interface Meter {
   fullAt: number
@@ -17,8 +18,7 @@ export interface Meter {
 export const emptyMeter = (): Meter => ({ fullAt: 0, taken: [] })
 
 /** What one limit says to a cost, before anything is charged. */
-interface Verdict {
-  remaining: number
+interface Verdict extends LimitState {
   retryAfterMs: number
   resetMs: number
 }
@@ -26,18 +26,36 @@ interface Verdict {
 /** Below this many milliseconds two times are the same: fractions of tokens must not be refused for a rounding error. */
 const HAIR = 1e-6
 
+/** Longest block that growth leads to: a year. A larger exponent would be no number any more. */
+const LONGEST_BLOCK_MS = 31_536_000_000
+
 /** Charges every limit, or none. `now` is the store's time in milliseconds, with fractions if it has them. */
-export function takeFrom(meters: readonly Meter[], limits: readonly Limit[], cost: number, now: number): TakeAnswer {
-  const before = limits.map((limit, i) => judge(meters[i] as Meter, limit, cost, now))
-  const allowed = before.every((verdict) => verdict.retryAfterMs === 0)
-  if (allowed) for (const [i, limit] of limits.entries()) charge(meters[i] as Meter, limit, cost, now)
-  const after = allowed ? limits.map((limit, i) => judge(meters[i] as Meter, limit, 0, now)) : before
+export function takeFrom(meters: Meter[], request: Omit<TakeRequest, 'key'>, now: number): TakeAnswer {
+  const { limits, reset } = request
+  const cost = reset ? 0 : request.cost
+  if (reset) for (const i of meters.keys()) meters[i] = emptyMeter()
+  const [first] = limits
+  if (first?.algorithm === 'fixed-window') return count(meters[0] as Meter, first, cost, now)
+  const before = limits.map((limit, i) => judge(meters[i] as Meter, limit, Math.max(cost, 0), now))
+  const allowed = cost < 0 || before.every((verdict) => verdict.retryAfterMs === 0)
+  for (const [i, limit] of limits.entries()) {
+    const meter = meters[i] as Meter
+    if (allowed) charge(meter, limit, cost, now)
+    else if (limit.blockMs !== undefined && (before[i] as Verdict).retryAfterMs > 0) block(meter, limit, cost, now)
+  }
+  const after = limits.map((limit, i) => judge(meters[i] as Meter, limit, allowed ? 0 : cost, now))
   return {
     allowed,
     remaining: Math.min(...after.map((verdict) => verdict.remaining)),
-    retryAfterMs: Math.max(...before.map((verdict) => verdict.retryAfterMs)),
+    retryAfterMs: allowed ? 0 : Math.max(...after.map((verdict) => verdict.retryAfterMs)),
     resetMs: Math.max(...after.map((verdict) => verdict.resetMs)),
+    limits: after.map(({ remaining, nextMs }) => ({ remaining, nextMs })),
   }
+}
+
+/** Whether a take has changed the meters. What is refused charges nothing, but may begin a block or be counted. */
+export function hasChanged(limits: readonly Limit[], { allowed }: TakeAnswer): boolean {
+  return allowed || limits.some(({ algorithm, blockMs }) => algorithm === 'fixed-window' || blockMs !== undefined)
 }
 
 function judge(meter: Meter, limit: Limit, cost: number, now: number): Verdict {
@@ -51,8 +69,10 @@ function judgeBucket(meter: Meter, { limit, perMs, burst }: Limit, cost: number,
   const missing = Math.max(meter.fullAt - now, 0)
   const free = burst - missing / perToken
   const short = (cost - free) * perToken
+  const whole = Math.floor(free + HAIR)
   return {
-    remaining: Math.max(Math.floor(free + HAIR), 0),
+    remaining: Math.max(whole, 0),
+    nextMs: limit === 0 ? 0 : Math.min(Math.max((whole + 1 - free) * perToken, 0), missing),
     retryAfterMs: cost > burst || limit === 0 ? Number.POSITIVE_INFINITY : short > HAIR ? short : 0,
     resetMs: missing,
   }
@@ -61,22 +81,75 @@ function judgeBucket(meter: Meter, { limit, perMs, burst }: Limit, cost: number,
 function judgeWindow(meter: Meter, { limit, perMs }: Limit, cost: number, now: number): Verdict {
   const counting = meter.taken.filter((entry) => entry.at + perMs > now)
   meter.taken = counting
-  let free = limit - counting.reduce((sum, entry) => sum + entry.cost, 0)
+  const free = limit - counting.reduce((sum, entry) => sum + entry.cost, 0)
   const remaining = Math.max(Math.floor(free + HAIR), 0)
   const resetMs = counting.length === 0 ? 0 : (counting.at(-1) as { at: number }).at + perMs - now
-  if (cost > limit) return { remaining, retryAfterMs: Number.POSITIVE_INFINITY, resetMs }
-  let retryAfterMs = 0
-  for (const entry of counting) {
-    if (cost <= free + HAIR) break
-    free += entry.cost
-    retryAfterMs = entry.at + perMs - now
+  const until = (wanted: number): number => {
+    let left = free
+    let ms = 0
+    for (const entry of counting) {
+      if (wanted <= left + HAIR) break
+      left += entry.cost
+      ms = entry.at + perMs - now
+    }
+    return ms
   }
-  return { remaining, retryAfterMs, resetMs }
+  const retryAfterMs = cost > limit ? Number.POSITIVE_INFINITY : until(cost)
+  return { remaining, nextMs: counting.length === 0 ? 0 : until(remaining + 1), retryAfterMs, resetMs }
 }
 
 function charge(meter: Meter, { algorithm, limit, perMs }: Limit, cost: number, now: number): void {
+  if (limit === 0) return
   if (algorithm === 'token-bucket') meter.fullAt = Math.max(meter.fullAt, now) + (cost * perMs) / limit
   else if (cost > 0) meter.taken.push({ at: now, cost })
+  else giveBack(meter, limit, -cost)
+}
+
+/** The latest first: what counts for longest. A block is not given back. */
+function giveBack(meter: Meter, limit: number, amount: number): void {
+  let left = amount
+  while (left > 0) {
+    const last = meter.taken.at(-1)
+    if (!last || last.cost > limit) return
+    const part = Math.min(last.cost, left)
+    left -= part
+    last.cost -= part
+    if (last.cost <= HAIR) meter.taken.pop()
+  }
+}
+
+/** One entry of more than the limit, in place of all others: until it ends nothing passes, and after it everything is free. */
+function block(meter: Meter, { limit, perMs, blockMs = 0 }: Limit, cost: number, now: number): void {
+  const blocked = meter.taken.some((entry) => entry.cost > limit)
+  if (!blocked && cost <= limit) meter.taken = [{ at: now + blockMs - perMs, cost: limit + 1 }]
+}
+
+function count(meter: Meter, limit: Limit, cost: number, now: number): TakeAnswer {
+  const over = meter.fullAt <= now
+  let counted = over ? 0 : (meter.taken[0]?.cost ?? 0)
+  let end = over ? now : meter.fullAt
+  if (over && cost > 0) end = now + limit.perMs
+  const before = counted
+  counted = Math.max(counted + cost, 0)
+  const { blockMs, blockGrowth } = limit
+  const excess = counted - limit.limit
+  if (cost > 0 && excess > 0 && blockMs !== undefined) {
+    if (blockGrowth !== undefined)
+      end = now + Math.min(blockMs * blockGrowth ** (Math.ceil(excess) - 1), LONGEST_BLOCK_MS)
+    else if (before <= limit.limit) end = now + blockMs
+  }
+  meter.fullAt = end
+  meter.taken = [{ at: 0, cost: counted }]
+  const allowed = cost < 0 || excess <= 0
+  const left = end - now
+  const remaining = limit.limit - counted
+  return {
+    allowed,
+    remaining,
+    retryAfterMs: allowed ? 0 : left,
+    resetMs: left,
+    limits: [{ remaining: Math.max(remaining, 0), nextMs: left }],
+  }
 }
 
 /** When nothing is remembered any more, and the meters may be forgotten. */
@@ -84,7 +157,7 @@ export function idleAt(meters: readonly Meter[], limits: readonly Limit[]): numb
   return Math.max(
     ...limits.map((limit, i) => {
       const meter = meters[i] as Meter
-      if (limit.algorithm === 'token-bucket') return meter.fullAt
+      if (limit.algorithm !== 'sliding-window') return meter.fullAt
       return meter.taken.length === 0 ? 0 : (meter.taken.at(-1) as { at: number }).at + limit.perMs
     }),
   )

@@ -26,7 +26,7 @@ export interface World {
    * a caller who waits would otherwise never be answered, while a heartbeat must not hold up the end of a program.
    */
   after: (ms: number, run: () => void, keepAlive?: boolean) => Cancel
-  /** 0 ≤ x < 1 */
+  /** From 0 up to, but not including, 1. */
   random: () => number
   /** Sixteen random bytes for identities. */
   bytes: () => Uint8Array
@@ -45,8 +45,10 @@ let comparedAt = Number.NEGATIVE_INFINITY
  */
 function now(exact?: boolean): number {
   const monotonic = performance.now()
+  // Only a clock that was replaced goes back, by fake timers in a test. From here on time is what that clock says.
+  if (monotonic < comparedAt) ahead = Number.NEGATIVE_INFINITY
   // The wall clock has whole milliseconds. Looking at it more often costs more than all the rest of an acquisition.
-  if (!exact && monotonic < comparedAt + 1) return monotonic + ahead
+  else if (!exact && monotonic < comparedAt + 1) return monotonic + ahead
   compare()
   return comparedAt + ahead
 }
@@ -62,7 +64,8 @@ function compare(): void {
 
 export const realWorld: World = {
   now,
-  date: Date.now,
+  // Looked up at each call: a test may put another clock in its place.
+  date: () => Date.now(),
   after(ms, run, keepAlive = false) {
     const timer = setTimeout(run, Math.min(Math.max(ms, 0), LONGEST_TIMER))
     if (!keepAlive) timer.unref()

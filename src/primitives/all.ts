@@ -1,7 +1,8 @@
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
-import type { Lock } from '../core/lock.js'
-import type { AcquireOptions, Defaults } from '../core/options.js'
+import { type Lock, leaseOf } from '../core/lock.js'
+import { type AcquireOptions, type Defaults, optionsOf } from '../core/options.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
 import { InvalidOptionError, LockTimeoutError } from '../errors.js'
 import type { Duration } from '../kit/duration.js'
@@ -87,7 +88,7 @@ export async function acquireAll(
   names: readonly string[],
   options?: AcquireOptions,
 ): Promise<LockGroup> {
-  return acquireEach(engine, asksFor(defaults, names, options))
+  return acquireEach(engine, asksFor(defaults, names, options, optionsOf.acquire))
 }
 
 async function acquireEach(engine: Engine, asks: readonly Ask[]): Promise<LockGroup> {
@@ -111,7 +112,7 @@ export async function withLocks<T>(
   options: AcquireOptions & NestedOption = {},
 ): Promise<T> {
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run under the locks')
-  const asks = asksFor(defaults, names, options)
+  const asks = asksFor(defaults, names, options, optionsOf.withLock)
   const keys = asks.map((ask) => ask.key)
   if (options.nested === undefined) {
     refuseSelfDeadlock(engine.store, keys, (key) => asks.find((ask) => ask.key === key)?.name ?? key)
@@ -129,9 +130,14 @@ export async function withLocks<T>(
 }
 
 /** Sorted, each once: everybody goes in the same order, so nobody waits in a circle. */
-function asksFor(defaults: Defaults, names: readonly string[], options: AcquireOptions | undefined): Ask[] {
+function asksFor(
+  defaults: Defaults,
+  names: readonly string[],
+  options: AcquireOptions | undefined,
+  known: readonly string[],
+): Ask[] {
   if (!Array.isArray(names) || names.length === 0) throw new InvalidOptionError('names', names, 'one or more names')
-  const asks = [...new Set(names)].map((name) => defaults.ask('lock', name, options))
+  const asks = [...new Set(names)].map((name) => defaults.ask('lock', name, options, known))
   return asks.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
@@ -140,11 +146,14 @@ async function releaseSoon(engine: Engine, held: readonly Lock[], signal: AbortS
   const released = engine.cleanup.track(Promise.all(held.map((lock) => lock.release())))
   if (signal?.aborted) return
   await new Promise<void>((resolve) => {
-    const cancel = engine.world.after(RELEASE_WITHIN_MS, resolve, true)
-    void released.then(() => {
+    const end = (): void => {
       cancel()
+      stopListening?.()
       resolve()
-    })
+    }
+    const cancel = engine.world.after(RELEASE_WITHIN_MS, end, true)
+    const stopListening = signal && onAbort(signal, end)
+    void released.then(end)
   })
 }
 

@@ -3,6 +3,7 @@ import { InvalidOptionError, LockLostError, LockTimeoutError } from '../errors.j
 import { createLocks, type Locks } from '../locks.js'
 import type { Store } from '../store.js'
 import { memory } from '../stores/memory/index.js'
+import { knownOptions } from '../util/options.js'
 
 /** Who holds a lock, and until when. */
 export interface LockInfo {
@@ -16,11 +17,11 @@ export interface LockInfo {
 /** Options of `DistributedLock.acquire` and `withLock`. */
 export interface LockOptions {
   /** How long it is held unless extended. Default 30. */
-  timeoutSeconds?: number
+  timeoutSeconds?: number | undefined
   /** Wait for it. Default false. */
-  blocking?: boolean
+  blocking?: boolean | undefined
   /** How long to wait. Default 10. */
-  blockingTimeoutSeconds?: number
+  blockingTimeoutSeconds?: number | undefined
   metadata?: Record<string, unknown>
 }
 
@@ -30,6 +31,8 @@ export interface LockResult {
   lock?: LockInfo
   error?: string
 }
+
+const OPTIONS = ['timeoutSeconds', 'blocking', 'blockingTimeoutSeconds', 'metadata']
 
 const SHARED = Symbol.for('leasehold.shared-memory-store')
 
@@ -87,7 +90,7 @@ export class DistributedLock {
       try {
         const held = await this.#take(lockName, options, false)
         held.kept = true
-        held.inside--
+        await this.#leave(lockName, held)
         return { acquired: true, lock: this.#info(held.lock) }
       } catch (error) {
         if (!(error instanceof LockTimeoutError)) throw error
@@ -158,7 +161,12 @@ export class DistributedLock {
 
   /** What it returns counts as entered already: nobody else may release it on the way to the caller. */
   async #take(lockName: string, options: LockOptions, renew: boolean): Promise<Held> {
-    const { timeoutSeconds = 30, blocking = false, blockingTimeoutSeconds = 10, metadata } = options
+    const {
+      timeoutSeconds = 30,
+      blocking = false,
+      blockingTimeoutSeconds = 10,
+      metadata,
+    } = knownOptions(options, OPTIONS)
     const ttl = seconds('timeoutSeconds', timeoutSeconds)
     const wait = blocking ? seconds('blockingTimeoutSeconds', blockingTimeoutSeconds) : 0
     const mine = this.#holding(lockName)

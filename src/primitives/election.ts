@@ -2,23 +2,25 @@ import type { Ask } from '../core/ask.js'
 import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
-import { type Defaults, jsonFrom, known, signalFrom } from '../core/options.js'
+import { type Defaults, flagFrom, jsonFrom, signalFrom } from '../core/options.js'
 import { ClosedError, InvalidOptionError, LeaseholdError, StoreUnavailableError, UnsupportedError } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
+import { keepAlive } from '../util/keep-alive.js'
+import { knownOptions } from '../util/options.js'
 import { type Leadership, Term } from './election-term.js'
 import { observe } from './observe.js'
 
 /** Options of `locks.election`. */
 export interface ElectionOptions {
   /** A leader that dies is replaced after this long. */
-  ttl?: Duration
+  ttl?: Duration | undefined
   /** What others see of the leader, such as its address: JSON, at most 4 KB. */
   value?: unknown
   /**
    * How long the work of a leader that steps down may take to end. It is still the leader meanwhile; afterwards another
    * may lead, although the work has not ended. Default 10s.
    */
-  drain?: Duration
+  drain?: Duration | undefined
 }
 
 /** Who leads. */
@@ -26,6 +28,14 @@ export interface LeaderInfo {
   leader: string
   term: bigint
   value: unknown
+}
+
+/** Options of `election.run`. */
+export interface ElectionRunOptions {
+  /** Ends it: the work is told, and `run` resolves when it has ended. */
+  signal?: AbortSignal | undefined
+  /** True: the process may exit although this election runs. Default false. */
+  unref?: boolean | undefined
 }
 
 /** For a process supervisor. */
@@ -46,9 +56,10 @@ const BREATHER_MS = 100
 const STEP_ASIDE_MS = 500
 const LARGEST_VALUE = 4_096
 
-const OPTIONS = new Set(['ttl', 'value', 'drain'])
-const SIGNAL = new Set(['signal'])
-const MAX_STALE = new Set(['maxStale'])
+const OPTIONS = ['ttl', 'value', 'drain']
+const SIGNAL = ['signal']
+const RUN = ['signal', 'unref']
+const MAX_STALE = ['maxStale']
 
 /**
  * One leader at a time.
@@ -75,7 +86,7 @@ export class Election {
   /** @internal */
   constructor(engine: Engine, defaults: Defaults, name: string, options: ElectionOptions, closing: AbortSignal) {
     const { store } = engine
-    const { ttl, value = null, drain = '10s' } = known(options, OPTIONS)
+    const { ttl, value = null, drain = '10s' } = knownOptions(options, OPTIONS)
     if (!store.features.values || !store.inspect) {
       throw new UnsupportedError(
         `an election needs a store that shows who leads, and the ${store.name} store cannot: use the memory, SQLite, Redis, Redlock or PostgreSQL lease-table store; or withLock, if nobody has to see who leads`,
@@ -99,9 +110,9 @@ export class Election {
    * resigned, or `signal`), the work's own signal aborts, and the next campaign begins when the work has ended. What the
    * work throws, this throws. Work that outlasts its drain time once `signal` aborted: `DRAIN_TIMEOUT`.
    */
-  async run(work: (leadership: Leadership) => unknown, options: { signal?: AbortSignal } = {}): Promise<void> {
+  async run(work: (leadership: Leadership) => unknown, options: ElectionRunOptions = {}): Promise<void> {
     if (typeof work !== 'function') throw new InvalidOptionError('work', work, 'a function to run while leading')
-    const { signal: given } = known(options, SIGNAL)
+    const { signal: given, unref = false } = knownOptions(options, RUN)
     const signal = given === undefined ? undefined : signalFrom(given)
     if (this.#running || this.#term?.working) {
       throw new LeaseholdError('ALREADY_RUNNING', `this election of "${this.name}" is already running`)
@@ -110,10 +121,13 @@ export class Election {
       throw new ClosedError(`"${this.name}" cannot be campaigned for: locks.close() was called`)
     }
     this.#running = true
+    // Somebody awaits it, and work that only waits for its signal has nothing else that keeps the process running.
+    const letProcessEnd = flagFrom('unref', unref) ? undefined : keepAlive()
     try {
       await this.#reign(work, signal)
     } finally {
       this.#running = false
+      letProcessEnd?.()
     }
   }
 
@@ -156,16 +170,16 @@ export class Election {
    * before anyone could look may be left out, the latest never is. Ends when `signal` aborts, with `return()` (which
    * `break` calls), and when the instance closes. An outage delays it and does not end it.
    */
-  observe(options: { signal?: AbortSignal } = {}): AsyncIterableIterator<LeaderInfo> {
-    const { signal } = known(options, SIGNAL)
+  observe(options: { signal?: AbortSignal | undefined } = {}): AsyncIterableIterator<LeaderInfo> {
+    const { signal } = knownOptions(options, SIGNAL)
     const ends = [this.#closing]
     if (signal !== undefined) ends.push(signalFrom(signal))
     return observe(this.#engine, this.#ask.key, () => this.leader(), ends)
   }
 
   /** Whether work goes on under a term that is over. */
-  health(options: { maxStale?: Duration } = {}): ElectionHealth {
-    const { maxStale: given = '10s' } = known(options, MAX_STALE)
+  health(options: { maxStale?: Duration | undefined } = {}): ElectionHealth {
+    const { maxStale: given = '10s' } = knownOptions(options, MAX_STALE)
     const maxStale = milliseconds('maxStale', given)
     const staleMs = this.#term?.staleMs ?? 0
     return { healthy: staleMs <= maxStale, isLeader: this.isLeader, staleMs }

@@ -1,3 +1,5 @@
+import type { LimitState } from '../store.js'
+
 /** So many refused keys are remembered. One more is not wrong, it only costs a question. */
 const MOST_BLOCKS = 50_000
 
@@ -10,6 +12,9 @@ export interface Block {
   remaining: number
   /** When everything is available again, by the local clock. */
   whole: number
+  /** When the store was asked, by the local clock, and what it told of each limit. */
+  sentAt: number
+  limits?: readonly LimitState[] | undefined
 }
 
 /** Keys that cannot pass for now, so that a caller who does not give up costs the store nothing. */

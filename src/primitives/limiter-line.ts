@@ -1,3 +1,4 @@
+import { onAbort } from '../core/cancel.js'
 import type { World } from '../kit/world.js'
 
 interface Waiter<T> {
@@ -33,10 +34,10 @@ export class WaitingLine<T extends Answer> {
 
   wait(cost: number, signals: readonly AbortSignal[]): Promise<T> {
     return new Promise((resolve, reject) => {
-      const cancel = (event: Event): void => {
+      const cancel = (signal: AbortSignal): void => {
         const first = this.#waiters.values().next().value === waiter
         waiter.leave()
-        reject((event.target as AbortSignal).reason)
+        reject(signal.reason)
         // The next one may want less, and pass sooner.
         if (first) this.#wake?.()
       }
@@ -46,10 +47,10 @@ export class WaitingLine<T extends Answer> {
         reject,
         leave: () => {
           this.#waiters.delete(waiter)
-          for (const signal of signals) signal.removeEventListener('abort', cancel)
+          for (const unsubscribe of subscriptions) unsubscribe()
         },
       }
-      for (const signal of signals) signal.addEventListener('abort', cancel, { once: true })
+      const subscriptions = signals.map((signal) => onAbort(signal, () => cancel(signal)))
       this.#waiters.add(waiter)
       if (!this.#asking) void this.#serve()
     })

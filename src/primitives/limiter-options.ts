@@ -1,6 +1,7 @@
 import { InvalidOptionError } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
 import type { Limit } from '../store.js'
+import { knownOptions } from '../util/options.js'
 
 /** At most `limit` per `per`. */
 export interface RateLimit {
@@ -8,12 +9,12 @@ export interface RateLimit {
   limit: number
   per: Duration
   /** Token bucket only: how much may be taken at once after a quiet time. Default: `limit`, and at least 1. */
-  burst?: number
+  burst?: number | undefined
   /**
    * `token-bucket` (the default): refills steadily; after a quiet time up to `burst` at once. Remembers one number per key.
    * `sliding-window`: never more than `limit` in any stretch of `per`. Remembers each take for that long.
    */
-  algorithm?: 'token-bucket' | 'sliding-window'
+  algorithm?: 'token-bucket' | 'sliding-window' | undefined
 }
 
 /** Who decides while the store does not answer. */
@@ -22,7 +23,7 @@ export interface StoreErrorOption {
    * `throw` (the default): `take` rejects with `StoreUnavailableError`. `allow`, `deny`: that is the answer. `{ local: 0.25 }`:
    * this process limits by itself, with that share of every limit; one by the number of processes keeps the sum.
    */
-  onStoreError?: 'throw' | 'allow' | 'deny' | { local: number }
+  onStoreError?: 'throw' | 'allow' | 'deny' | { local: number } | undefined
 }
 
 /** One limit, or several of which every take needs all. */
@@ -39,10 +40,10 @@ export function limitsFrom(options: LimiterOptions): Limit[] {
     throw new InvalidOptionError('options', options, 'an object such as { limit: 10, per: "1s" }')
   }
   if (!('limits' in options)) {
-    refuseUnknown(options, [...OF_A_LIMIT, 'onStoreError'])
+    knownOptions(options, [...OF_A_LIMIT, 'onStoreError'])
     return [limitFrom('', options)]
   }
-  refuseUnknown(options, ['limits', 'onStoreError'])
+  knownOptions(options, ['limits', 'onStoreError'])
   const { limits } = options
   if (!Array.isArray(limits) || limits.length === 0 || limits.length > MOST_LIMITS) {
     throw new InvalidOptionError('limits', limits, `1 to ${MOST_LIMITS} limits such as { limit: 10, per: "1s" }`)
@@ -51,7 +52,7 @@ export function limitsFrom(options: LimiterOptions): Limit[] {
     if (typeof one !== 'object' || one === null) {
       throw new InvalidOptionError(`limits[${i}]`, one, 'a limit such as { limit: 10, per: "1s" }')
     }
-    refuseUnknown(one, OF_A_LIMIT)
+    knownOptions(one, OF_A_LIMIT)
     return limitFrom(`limits[${i}].`, one)
   })
 }
@@ -106,10 +107,4 @@ function amountFrom(option: string, value: unknown): number {
 function sizeFrom(at: string, burst: unknown): number {
   if (typeof burst === 'number' && burst > 0 && burst <= LARGEST) return burst
   throw new InvalidOptionError(`${at}burst`, burst, 'a number above 0')
-}
-
-function refuseUnknown(options: object, known: readonly string[]): void {
-  for (const option of Object.keys(options)) {
-    if (!known.includes(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
-  }
 }

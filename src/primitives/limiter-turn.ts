@@ -103,7 +103,8 @@ export class Turn {
     let later = outcome.allowed ? sum : 0
     for (const { cost, resolve } of takes) {
       if (outcome.allowed) later -= cost
-      resolve({ ...outcome, remaining: outcome.remaining + later })
+      const limits = outcome.limits?.map((state) => ({ ...state, remaining: state.remaining + later }))
+      resolve({ ...outcome, remaining: outcome.remaining + later, ...(limits ? { limits } : {}) })
     }
     return undefined
   }

@@ -2,7 +2,8 @@ import type { Engine } from '../core/engine.js'
 import { nameFrom } from '../core/name.js'
 import { type Defaults, signalFrom } from '../core/options.js'
 import { ClosedError, InvalidOptionError, type LeaseholdError, UnsupportedError } from '../errors.js'
-import type { Failure, Limit, TakeAnswer } from '../store.js'
+import type { Failure, Limit, LimitState, TakeAnswer, TakeRequest } from '../store.js'
+import { knownOptions } from '../util/options.js'
 import { Blocks } from './limiter-blocks.js'
 import { WaitingLine } from './limiter-line.js'
 import { costFrom, type LimiterOptions, limitsFrom, policyFrom } from './limiter-options.js'
@@ -18,9 +19,13 @@ export interface RateLimitResult {
   retryAfterMs: number
   /** When everything is available again. */
   resetMs: number
+  /** Each limit by itself, in order. May be absent where there is only one. */
+  limits?: readonly LimitState[] | undefined
   /** The store did not answer, and this was decided by `onStoreError`. */
   storeError?: LeaseholdError
 }
+
+let takeRaw!: (limiter: Limiter, key: string, terms: Omit<TakeRequest, 'key'>) => Promise<TakeAnswer>
 
 /**
  * At most so much per time, for each key, across all processes.
@@ -45,6 +50,17 @@ export class Limiter {
   readonly #outage: Outage
   readonly #lines = new Map<string, WaitingLine<RateLimitResult>>()
   readonly #closing: AbortSignal
+
+  static {
+    takeRaw = async (limiter, key, terms) => {
+      const full = limiter.#check(key)
+      if (limiter.#engine.closingReason)
+        throw new ClosedError(`"${limiter.name}" takes nothing: locks.close() was called`)
+      const answer = await limiter.#engine.courier.take({ key: full, ...terms })
+      if ('granted' in answer) throw answer.error
+      return answer
+    }
+  }
 
   /** @internal */
   constructor(engine: Engine, defaults: Defaults, name: string, options: LimiterOptions, closing: AbortSignal) {
@@ -76,8 +92,9 @@ export class Limiter {
       const now = this.#engine.world.now()
       const block = this.#blocks.find(key, cost, now)
       if (block) {
-        const { remaining, until, whole } = block
-        return Promise.resolve({ allowed: false, remaining, retryAfterMs: until - now, resetMs: whole - now })
+        const { remaining, until, whole, limits } = block
+        const answer = { allowed: false, remaining, retryAfterMs: until - now, resetMs: whole - now }
+        return Promise.resolve(limits ? { ...answer, limits: later(limits, now - block.sentAt) } : answer)
       }
     }
     return this.#take(key, cost)
@@ -87,7 +104,11 @@ export class Limiter {
    * Resolves when it could take `cost`. First come, first served within this process; `signal` cancels. Rejects with
    * `InvalidOptionError` if the cost could never pass.
    */
-  async wait(key: string, options: { signal?: AbortSignal; cost?: number } = {}): Promise<RateLimitResult> {
+  async wait(
+    key: string,
+    options: { signal?: AbortSignal | undefined; cost?: number | undefined } = {},
+  ): Promise<RateLimitResult> {
+    knownOptions(options, ['signal', 'cost'])
     const cost = options.cost === undefined ? 1 : costFrom(options.cost)
     const signals = options.signal === undefined ? [this.#closing] : [signalFrom(options.signal), this.#closing]
     if (cost > this.#most || this.#most === 0) {
@@ -120,8 +141,9 @@ export class Limiter {
     return answer
   }
 
-  #block(key: string, cost: number, { remaining, retryAfterMs, resetMs }: TakeAnswer, sentAt: number): void {
-    const block = { cost, remaining, until: sentAt + retryAfterMs, whole: sentAt + resetMs }
+  #block(key: string, cost: number, answer: TakeAnswer, sentAt: number): void {
+    const { remaining, retryAfterMs, resetMs, limits } = answer
+    const block = { cost, remaining, sentAt, until: sentAt + retryAfterMs, whole: sentAt + resetMs, limits }
     this.#blocks.add(key, block, this.#engine.world.now())
   }
 
@@ -136,4 +158,14 @@ export class Limiter {
     this.#engine.store.partition?.(full)
     return full
   }
+}
+
+/** One question to the store under a limiter's name, with limits of its own. Every call asks: nothing is kept here. */
+export function takeUnder(limiter: Limiter, key: string, terms: Omit<TakeRequest, 'key'>): Promise<TakeAnswer> {
+  return takeRaw(limiter, key, terms)
+}
+
+/** What was told of each limit, some time ago. */
+function later(limits: readonly LimitState[], ms: number): LimitState[] {
+  return limits.map(({ remaining, nextMs }) => ({ remaining, nextMs: Math.max(nextMs - ms, 0) }))
 }

@@ -7,7 +7,7 @@ import { InvalidOptionError } from '../errors.js'
 /** Inside a callback that holds the same name: refuse at once (the default), or wait all the same. */
 export interface NestedOption {
   /** `'wait'`: this is detached work that may wait for the callback around it. */
-  nested?: 'wait'
+  nested?: 'wait' | undefined
 }
 
 /** Waits, holds, renews, releases: always. Resolves only if the lock was held throughout. */

@@ -1,13 +1,17 @@
 import type { Engine } from '../core/engine.js'
-import type { Defaults } from '../core/options.js'
+import { type Defaults, optionsOf } from '../core/options.js'
 import { InvalidOptionError } from '../errors.js'
+import { knownOptions, unknownWord } from '../util/options.js'
 import { ALL, type HolderView, type WaiterView } from '../store.js'
 import { isSlotOf, slotPrefix } from './semaphore-slots.js'
 
+/** Every kind of name has a space of its own. */
+export const LOCK_KINDS: readonly string[] = ['lock', 'semaphore', 'election', 'run-once', 'schedule']
+
 /** Which space of names to look at. */
 export interface LookOptions {
-  /** `lock` (the default), `semaphore`, `election`, `once`, `schedule` */
-  kind?: string
+  /** `lock` (the default), `semaphore`, `election`, `run-once`, `schedule` */
+  kind?: string | undefined
 }
 
 /** Somebody who holds something. */
@@ -16,7 +20,8 @@ export interface HolderInfo {
   kind: string
   holder: string
   mode: 'exclusive' | 'shared'
-  weight: number
+  /** How many permits of a semaphore. Undefined for whoever has, or wants, all there is. */
+  weight: number | undefined
   /** Undefined for holders that are not ours. */
   fencingToken: bigint | undefined
   acquiredAt: Date | undefined
@@ -37,7 +42,8 @@ export interface WaiterInfo {
   kind: string
   holder: string
   mode: 'exclusive' | 'shared'
-  weight: number
+  /** How many permits of a semaphore. Undefined for whoever has, or wants, all there is. */
+  weight: number | undefined
   waitedMs: number | undefined
   metadata: unknown
   detail: Readonly<Record<string, string | number>> | undefined
@@ -62,7 +68,7 @@ export class Lookout {
   }
 
   async holders(prefix: string, options: LookOptions = {}): Promise<HolderInfo[]> {
-    const { kind = 'lock' } = options
+    const { kind = 'lock' } = knownOptions(options, optionsOf.inspect)
     if (typeof prefix !== 'string') throw new InvalidOptionError('prefix', prefix, 'a string')
     const views = await this.#engine.look('holders', (store) =>
       store.holders?.(`${kindFrom(kind)}:${this.#defaults.prefix}${prefix}`),
@@ -74,7 +80,8 @@ export class Lookout {
     return (await this.inspect(name, options)).waiters
   }
 
-  async inspect(name: string, { kind = 'lock' }: LookOptions = {}): Promise<LockState> {
+  async inspect(name: string, options: LookOptions = {}): Promise<LockState> {
+    const { kind = 'lock' } = knownOptions(options, optionsOf.inspect)
     const keys = await this.#keysOf(name, kindFrom(kind))
     const states = await Promise.all(keys.map((key) => this.#engine.look('inspect', (store) => store.inspect?.(key))))
     return {
@@ -85,7 +92,8 @@ export class Lookout {
     }
   }
 
-  async forceRelease(name: string, { kind = 'lock' }: LookOptions = {}): Promise<HolderInfo[]> {
+  async forceRelease(name: string, options: LookOptions = {}): Promise<HolderInfo[]> {
+    const { kind = 'lock' } = knownOptions(options, optionsOf.inspect)
     const keys = await this.#keysOf(name, kindFrom(kind))
     const cut = await Promise.all(keys.map((key) => this.#engine.revoke(key)))
     return cut.flat().map((view) => this.#holder(view))
@@ -122,7 +130,15 @@ export class Lookout {
     const { prefix } = this.#defaults
     const name = full.startsWith(prefix) ? full.slice(prefix.length) : full
     const mode = weight === 1 && capacity === ALL ? 'shared' : 'exclusive'
-    return { name, kind, holder: owner, mode, weight, metadata: parsed(value), detail }
+    return {
+      name,
+      kind,
+      holder: owner,
+      mode,
+      weight: weight === ALL ? undefined : weight,
+      metadata: parsed(value),
+      detail,
+    }
   }
 }
 
@@ -137,6 +153,6 @@ function parsed(value: string | undefined): unknown {
 }
 
 function kindFrom(kind: unknown): string {
-  if (typeof kind === 'string' && /^[a-z]+$/.test(kind)) return kind
-  throw new InvalidOptionError('kind', kind, "a word such as 'lock', 'semaphore' or 'election'")
+  if (typeof kind === 'string' && LOCK_KINDS.includes(kind)) return kind
+  throw unknownWord('kind', kind, LOCK_KINDS)
 }

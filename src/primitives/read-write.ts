@@ -1,7 +1,8 @@
 import type { Ask } from '../core/ask.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
-import type { AcquireOptions, Defaults } from '../core/options.js'
+import { type AcquireOptions, type Defaults, optionsOf } from '../core/options.js'
+import { knownOptions } from '../util/options.js'
 import { InvalidOptionError, UnsupportedError } from '../errors.js'
 import { type NestedOption, withLock } from './lock.js'
 
@@ -13,7 +14,7 @@ export interface ReadWriteOptions {
   /**
    * `'accepted'`: also on a store that keeps no line (Redlock), where a steady stream of readers can keep a writer out.
    */
-  starvation?: 'accepted'
+  starvation?: 'accepted' | undefined
 }
 
 /**
@@ -32,7 +33,8 @@ export class ReadWriteLock {
   readonly #name: string
 
   /** @internal */
-  constructor(engine: Engine, defaults: Defaults, name: string, { starvation }: ReadWriteOptions) {
+  constructor(engine: Engine, defaults: Defaults, name: string, options: ReadWriteOptions) {
+    const { starvation } = knownOptions(options, ['starvation'])
     if (starvation !== undefined && starvation !== 'accepted') {
       throw new InvalidOptionError('starvation', starvation, "'accepted'")
     }
@@ -58,18 +60,22 @@ export class ReadWriteLock {
   }
 
   /** Holds it beside other readers until `release()`. */
-  async acquireRead(options?: ReadWriteCall): Promise<Lock> {
-    return this.#engine.acquire(this.#ask('shared', options))
+  async acquireRead(options?: Omit<AcquireOptions, 'mode'>): Promise<Lock> {
+    return this.#engine.acquire(this.#ask('shared', options, optionsOf.acquire))
   }
 
   /** Holds it alone until `release()`. */
-  async acquireWrite(options?: ReadWriteCall): Promise<Lock> {
-    return this.#engine.acquire(this.#ask('exclusive', options))
+  async acquireWrite(options?: Omit<AcquireOptions, 'mode'>): Promise<Lock> {
+    return this.#engine.acquire(this.#ask('exclusive', options, optionsOf.acquire))
   }
 
-  #ask(mode: 'exclusive' | 'shared', options: ReadWriteCall | undefined): Ask {
+  #ask(
+    mode: 'exclusive' | 'shared',
+    options: ReadWriteCall | undefined,
+    known: readonly string[] = optionsOf.withLock,
+  ): Ask {
     const given = (options as AcquireOptions | undefined)?.mode
     if (given !== undefined) throw new InvalidOptionError('mode', given, 'no value here: the method says it')
-    return this.#defaults.ask('lock', this.#name, { ...options, mode })
+    return this.#defaults.ask('lock', this.#name, { ...options, mode }, known)
   }
 }

@@ -1,4 +1,5 @@
 import type { LeaseholdError, LockLostError } from '../errors.js'
+import { checkListener } from '../util/options.js'
 
 /** What every event about one tick carries. */
 export interface TickFacts {
@@ -38,6 +39,18 @@ export interface ScheduleEvents {
   error: { name: string; tick: Date | undefined; error: LeaseholdError | Error }
 }
 
+/** All there are: `on` refuses anything else. */
+const EVENTS: Record<keyof ScheduleEvents, true> = {
+  started: true,
+  finished: true,
+  failed: true,
+  lost: true,
+  skipped: true,
+  elsewhere: true,
+  missed: true,
+  error: true,
+}
+
 type Listener<E extends keyof ScheduleEvents> = (facts: ScheduleEvents[E]) => void
 
 /** Tells whoever listens; a listener's own mistake ends no schedule. */
@@ -45,11 +58,13 @@ export class ScheduleBell {
   readonly #listeners = new Map<keyof ScheduleEvents, Set<(facts: never) => void>>()
 
   on<E extends keyof ScheduleEvents>(event: E, listener: Listener<E>): void {
+    checkListener(event, listener, Object.keys(EVENTS))
     const listeners = this.#listeners.get(event) ?? new Set()
     this.#listeners.set(event, listeners.add(listener))
   }
 
   off<E extends keyof ScheduleEvents>(event: E, listener: Listener<E>): void {
+    checkListener(event, listener, Object.keys(EVENTS))
     this.#listeners.get(event)?.delete(listener)
   }
 

@@ -1,22 +1,26 @@
+import { flagFrom } from '../core/options.js'
 import { InvalidOptionError } from '../errors.js'
 import { type Duration, milliseconds } from '../kit/duration.js'
+import { knownOptions } from '../util/options.js'
 
 /** Options of `locks.schedule`. */
 export interface ScheduleOptions {
   /** Of the cron expression, such as `Europe/Berlin`. Default UTC, so that all machines mean the same. */
-  timezone?: string
+  timezone?: string | undefined
   /** An instance that dies while it runs the job blocks the next run for at most this long. */
-  ttl?: Duration
+  ttl?: Duration | undefined
   /** Start nothing else for so long after a start, however short the job was. */
-  holdAtLeast?: Duration
+  holdAtLeast?: Duration | undefined
   /** A job that takes longer is given up: its signal aborts, and the next tick may start. */
-  maxHold?: Duration
+  maxHold?: Duration | undefined
   /** The instance died while it ran the job. `skip` (the default): wait for the next tick. `retry`: another one runs it again. */
-  onCrash?: 'skip' | 'retry'
+  onCrash?: 'skip' | 'retry' | undefined
   /** No instance was there when it was due. `skip` (the default), or `once`: run it when one is, for the latest tick only. */
-  missed?: 'skip' | 'once'
+  missed?: 'skip' | 'once' | undefined
+  /** True: the process may exit although the schedule runs. Default false. */
+  unref?: boolean | undefined
   /** The job of an earlier tick still runs. `skip` (the default) this tick, or `wait` for it to end. */
-  overlap?: 'skip' | 'wait'
+  overlap?: 'skip' | 'wait' | undefined
 }
 
 /** Checked and complete. */
@@ -26,16 +30,21 @@ export interface ScheduleTerms {
   retries: boolean
   catchesUp: boolean
   waits: boolean
+  unref: boolean
 }
 
-const KNOWN = new Set(['timezone', 'ttl', 'holdAtLeast', 'maxHold', 'onCrash', 'missed', 'overlap'])
+const KNOWN = ['timezone', 'ttl', 'holdAtLeast', 'maxHold', 'onCrash', 'missed', 'overlap', 'unref']
 
 export function termsFrom(options: ScheduleOptions): ScheduleTerms {
-  if (typeof options !== 'object' || options === null) throw new InvalidOptionError('options', options, 'an object')
-  for (const option of Object.keys(options)) {
-    if (!KNOWN.has(option)) throw new InvalidOptionError(option, option, 'no value here: there is no such option')
-  }
-  const { timezone = 'UTC', holdAtLeast = 0, maxHold, onCrash, missed, overlap } = options
+  const {
+    timezone = 'UTC',
+    holdAtLeast = 0,
+    maxHold,
+    onCrash,
+    missed,
+    overlap,
+    unref = false,
+  } = knownOptions(options, KNOWN)
   if (typeof timezone !== 'string') throw new InvalidOptionError('timezone', timezone, 'a name such as "Europe/Berlin"')
   const holdAtLeastMs = milliseconds('holdAtLeast', holdAtLeast)
   if (maxHold !== undefined && holdAtLeastMs > milliseconds('maxHold', maxHold)) {
@@ -47,6 +56,7 @@ export function termsFrom(options: ScheduleOptions): ScheduleTerms {
     retries: oneOf('onCrash', onCrash, 'skip', 'retry'),
     catchesUp: oneOf('missed', missed, 'skip', 'once'),
     waits: oneOf('overlap', overlap, 'skip', 'wait'),
+    unref: flagFrom('unref', unref),
   }
 }
 

@@ -1,4 +1,5 @@
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { LockLostError, LockTimeoutError, StoreUnavailableError } from '../errors.js'
@@ -158,10 +159,10 @@ export class Runs {
       leaseOf(lock).leave()
     }
     const cancel = world.after(left, () => {
-      this.#stopping.removeEventListener('abort', leave)
+      unsubscribe()
       void lock.release()
     })
+    const unsubscribe = onAbort(this.#stopping, leave)
     if (this.#stopping.aborted) leave()
-    else this.#stopping.addEventListener('abort', leave, { once: true })
   }
 }

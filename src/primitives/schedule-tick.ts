@@ -2,7 +2,7 @@ import type { Ask } from '../core/ask.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { ClosedError, StoreUnavailableError } from '../errors.js'
-import { keepRecord, lockOrRecord, recordOf, RUNNING } from './once.js'
+import { keepRecord, lockOrRecord, recordOf, RUNNING } from './run-once.js'
 import type { StoreClock } from './schedule-clock.js'
 import type { ScheduleBell } from './schedule-events.js'
 

@@ -1,9 +1,12 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import type { Ask } from '../core/ask.js'
+import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { leaseOf } from '../core/lock.js'
 import type { Defaults } from '../core/options.js'
 import { ClosedError, InvalidOptionError, UnsupportedError } from '../errors.js'
+import { formatDuration } from '../kit/duration.js'
+import { keepAlive } from '../util/keep-alive.js'
 import { StoreClock } from './schedule-clock.js'
 import { Ticks } from './schedule-cron.js'
 import { ScheduleBell, type ScheduleEvents } from './schedule-events.js'
@@ -61,6 +64,11 @@ export class Schedule {
         `a schedule needs a store that has a clock and remembers ticks, and the ${engine.store.name} store has not: use memory, sqlite, redis or postgres`,
       )
     }
+    if (engine.store.maxTtlMs !== undefined) {
+      throw new UnsupportedError(
+        `a schedule needs a store with one clock that remembers a tick until nobody would start it any more, and the ${engine.store.name} store keeps nothing for longer than ${formatDuration(engine.store.maxTtlMs)}: use memory, sqlite, redis or postgres`,
+      )
+    }
     if (closing.aborted) throw new ClosedError(`"${name}" cannot be scheduled: locks.close() was called`)
     if (typeof job !== 'function') throw new InvalidOptionError('fn', job, 'a function to run at each tick')
     this.#terms = termsFrom(options)
@@ -73,9 +81,11 @@ export class Schedule {
     const tools = { engine, ask: this.#ask, clock: this.#clock, bell: this.#bell, stopping }
     this.#claims = new TickClaims({ ...tools, retries: this.#terms.retries })
     this.#runs = new Runs({ ...tools, job, terms: this.#terms })
-    const close = (): void => this.#stopping.abort(closing.reason)
-    closing.addEventListener('abort', close, { once: true, signal: stopping })
-    void this.#follow()
+    const unsubscribe = onAbort(closing, () => this.#stopping.abort(closing.reason))
+    onAbort(stopping, unsubscribe)
+    // Unless it is told otherwise: a program whose only work is a schedule would end before its first tick.
+    const letProcessEnd = this.#terms.unref ? undefined : keepAlive()
+    void this.#follow().finally(() => letProcessEnd?.())
   }
 
   /** The next times it is due. */
@@ -197,9 +207,9 @@ export class Schedule {
 
   /** Since when the schedule exists, which whoever comes first writes down: what was due before that was not missed. */
   async #knownSince(now: number): Promise<number> {
-    const { store, courier } = this.#engine
+    const { courier } = this.#engine
     const key = `${this.#ask.key}@since`
-    const ttlMs = Math.min(REMEMBER_MS, store.maxTtlMs ?? REMEMBER_MS)
+    const ttlMs = REMEMBER_MS
     const view = await this.#engine.look('a schedule that catches up', (asked) => asked.inspect?.(key))
     const [holder] = view.holders
     if (holder?.value !== undefined) {
@@ -238,14 +248,13 @@ export class Schedule {
 
   #sleep(ms: number): Promise<void> {
     return new Promise((resolve) => {
-      const { signal } = this.#stopping
       const wake = (): void => {
         cancel()
-        signal.removeEventListener('abort', wake)
+        unsubscribe()
         resolve()
       }
       const cancel = this.#engine.world.after(ms, wake)
-      signal.addEventListener('abort', wake)
+      const unsubscribe = onAbort(this.#stopping.signal, wake)
     })
   }
 }

@@ -7,10 +7,13 @@ import { ALL } from '../store.js'
 import { runUnder } from './lock.js'
 import { Slots } from './semaphore-slots.js'
 
+const TRY_OPTIONS = ['ttl', 'signal', 'metadata', 'autoRenew', 'maxHold', 'weight']
+const OPTIONS = [...TRY_OPTIONS, 'wait']
+
 /** A semaphore has no modes; a claim has a weight instead. */
 export interface SemaphoreCall extends Omit<AcquireOptions, 'mode'> {
   /** How many permits to take at once. Default 1. */
-  weight?: number
+  weight?: number | undefined
 }
 
 /**
@@ -51,7 +54,7 @@ export class Semaphore {
 
   /** One attempt. Null when there are not enough permits, or others wait already. */
   async tryAcquire(options?: Omit<SemaphoreCall, 'wait'>): Promise<Lock | null> {
-    const ask = this.#ask(options)
+    const ask = this.#ask(options, TRY_OPTIONS)
     return this.#slots ? this.#slots.tryAcquire(ask) : this.#engine.tryAcquire(ask)
   }
 
@@ -62,7 +65,7 @@ export class Semaphore {
     return runUnder(lock, async () => fn(lock))
   }
 
-  #ask(options: SemaphoreCall | undefined): Ask {
+  #ask(options: SemaphoreCall | undefined, known: readonly string[] = OPTIONS): Ask {
     const weight = options?.weight ?? 1
     if (!Number.isInteger(weight) || weight < 1 || weight > this.permits) {
       throw new InvalidOptionError('weight', weight, `a whole number from 1 to ${this.permits}, the number of permits`)
@@ -74,6 +77,7 @@ export class Semaphore {
     }
     const { mode } = (options ?? {}) as AcquireOptions
     if (mode !== undefined) throw new InvalidOptionError('mode', mode, 'no value here: a semaphore has weights instead')
-    return { ...this.#defaults.ask('semaphore', this.#name, options), weight, capacity: this.permits }
+    const ask = this.#defaults.ask('semaphore', this.#name, options, known)
+    return { ...ask, weight, capacity: this.permits }
   }
 }

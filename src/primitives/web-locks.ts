@@ -1,5 +1,4 @@
 import type { Ask } from '../core/ask.js'
-import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import type { Defaults } from '../core/options.js'
@@ -164,14 +163,12 @@ export class WebLocks {
   /** Holds the lock until the callback's promise settles. A lock lost or stolen meanwhile ends the request at once. */
   async #run<T>(lock: Lock, ask: Ask, callback: WebLockCallback<T>): Promise<Awaited<T>> {
     const lease = leaseOf(lock)
-    const { signal } = lock
     const refuseLoss = (): void => {
       lease.settle()
       const loss = lease.loss ?? lease.takenBack
       if (loss) throw abortError(`"${ask.name}" was lost or stolen: ${loss.message}`, loss)
     }
-    let stopListening: (() => void) | undefined
-    const lost = new Promise<void>((resolve) => (stopListening = onAbort(signal, resolve))).then(refuseLoss)
+    const lost = new Promise<void>((resolve) => (lease.onLoss = resolve)).then(refuseLoss)
     lost.catch(() => {})
     let result: Awaited<T>
     try {
@@ -179,15 +176,19 @@ export class WebLocks {
       const face: WebLock = Object.freeze({ name: ask.name, mode: ask.mode })
       const running = (async () => callback(face))() as Promise<Awaited<T>>
       running.catch(() => {})
-      // Closing aborts the signal too, and then the callback may still finish.
+      // Closing lets the callback finish, until its grace has passed.
       await Promise.race([running, lost])
       result = await running
-      // While closing, a loss has no signal left to tell it.
       refuseLoss()
+    } catch (error) {
+      // Lost or stolen, it is told at once; otherwise the name is free again when the request is over.
+      const releasing = lock.release()
+      if (!lease.loss && !lease.takenBack) await releasing
+      throw error
     } finally {
-      stopListening?.()
-      await lock.release()
+      lease.onLoss = undefined
     }
+    await lock.release()
     // Where a theft is noticed late, letting go may be what tells of it.
     refuseLoss()
     return result

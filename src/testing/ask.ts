@@ -126,6 +126,29 @@ export async function inBatches<I, O>(
   return answers
 }
 
+/** Sends items as the core does: those of one partition together, each answer at its item's place. */
+export async function inPartitions<I extends { key: string }, O>(
+  store: Store,
+  items: readonly I[],
+  call: (part: readonly I[]) => O[] | Promise<O[]>,
+): Promise<O[]> {
+  const groups = new Map<string | number, number[]>()
+  for (const [i, { key }] of items.entries()) {
+    const partition = store.partition?.(key) ?? 0
+    groups.set(partition, [...(groups.get(partition) ?? []), i])
+  }
+  const answers: O[] = []
+  for (const group of groups.values()) {
+    const said = await inBatches(
+      store,
+      group.map((i) => items[i] as I),
+      call,
+    )
+    for (const [at, i] of group.entries()) answers[i] = said[at] as O
+  }
+  return answers
+}
+
 export function show(value: unknown): string {
   return inspect(value, { breakLength: Number.POSITIVE_INFINITY, depth: 3 })
 }

@@ -217,17 +217,18 @@ export class Bench {
   }
 
   /** Hears which leases are taken away by force from now on. Closed after the case. */
-  async revocations(store: Store): Promise<{ heard: Lease[]; of: (lease: Lease) => Promise<Lease> }> {
+  async revocations(store: Store): Promise<Revocations> {
     const heard: Lease[] = []
     assert.ok(store.watchRevoked, 'the store tells of revocations')
     const watch = store.watchRevoked((lease) => heard.push(lease))
     this.afterwards(() => watch.close())
     assert.equal(await this.settled('the subscription is ready', watch.ready), true, 'revocations will be told')
+    assert.equal(watch.live(), true, 'revocations are told')
     const of = (lease: Lease): Promise<Lease> =>
       this.until(`the revocation of ${lease.owner}`, () =>
         heard.find(({ key, owner }) => key === lease.key && owner === lease.owner),
       )
-    return { heard, of }
+    return { heard, of, close: () => watch.close() }
   }
 
   /** Hears what happens to a key from now on. Closed after the case. */
@@ -245,6 +246,14 @@ export class Bench {
         this.until(`the event ${JSON.stringify(wanted)}`, () => heard.find((event) => matches(event, wanted))),
     }
   }
+}
+
+/** One subscription to leases that are taken away by force. */
+export interface Revocations {
+  heard: Lease[]
+  close: () => void
+  /** The revocation of this lease, waited for. */
+  of: (lease: Lease) => Promise<Lease>
 }
 
 /** Somebody who listens at a key. */

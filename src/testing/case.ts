@@ -10,7 +10,7 @@ import type { Bench } from './bench.js'
  * What not every store can do.
  *
  * - `line`, `counting`, `atomic`, `values`: the store's `features`.
- * - `watch`, `holders`, `inspect`, `revoke`, `take`, `now`: its optional methods. `steal` comes with `revoke`.
+ * - `watch`, `watchRevoked`, `holders`, `inspect`, `revoke`, `take`, `now`: its optional methods. `steal` comes with `revoke`.
  * - `handoff`: a release hands the lease to the head of the line (`granted`), instead of only waking it (`freed`).
  * - `owners`: a grant keeps the owner of its claim, so that an owner who asks again meets its own grant.
  */
@@ -20,6 +20,7 @@ export type Need =
   | 'atomic'
   | 'values'
   | 'watch'
+  | 'watchRevoked'
   | 'holders'
   | 'inspect'
   | 'revoke'
@@ -48,6 +49,7 @@ const visible: Partial<Record<Need, (store: Store) => boolean>> = {
   atomic: (store) => store.features.atomic,
   values: (store) => store.features.values,
   watch: (store) => store.watch !== undefined,
+  watchRevoked: (store) => store.watchRevoked !== undefined,
   holders: (store) => store.holders !== undefined,
   inspect: (store) => store.inspect !== undefined,
   revoke: (store) => store.revoke !== undefined,

@@ -102,6 +102,8 @@ function wrap(store: Store, saboteur: Saboteur, timeoutMs: number): FaultyStore 
     release: (leases) => saboteur.call('release', leases, () => store.release(leases)),
     ...(store.watch && { watch: (key, listener) => saboteur.watch(store, key, listener) }),
     ...(store.watchRevoked && { watchRevoked: (listener) => store.watchRevoked?.(listener) as Watch }),
+    ...(store.idle && { idle: () => store.idle?.() }),
+    ...(store.outage && { outage: () => store.outage?.() }),
     onDoubt(listener) {
       doubters.add(listener)
       const stop = store.onDoubt?.(listener)

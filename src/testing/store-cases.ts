@@ -4,16 +4,22 @@ import { batchCases } from './cases/batches.js'
 import { exclusionCases } from './cases/exclusion.js'
 import { forceCases } from './cases/force.js'
 import { handoffCases } from './cases/handoff.js'
+import { identityCases } from './cases/identity.js'
+import { largeListingCases } from './cases/large-listing.js'
 import { leaseCases } from './cases/leases.js'
 import { lineCases } from './cases/line.js'
+import { mixedBatchCases } from './cases/mixed-batches.js'
 import { nameCases } from './cases/names.js'
 import { placeCases } from './cases/places.js'
+import { queueEntryCases } from './cases/queue-entries.js'
 import { rateCases } from './cases/rate.js'
+import { revocationCases } from './cases/revocations.js'
 import { throngCases } from './cases/throng.js'
 import { tokenCases } from './cases/tokens.js'
 import { valueCases } from './cases/values.js'
 import { viewCases } from './cases/views.js'
 import { watchCases } from './cases/watch.js'
+import { watermarkCases } from './cases/watermark.js'
 
 /** Every behaviour of the store contract, as a sentence each. */
 export function storeCases(): Case[] {
@@ -21,17 +27,23 @@ export function storeCases(): Case[] {
     ...exclusionCases,
     ...throngCases,
     ...leaseCases,
+    ...identityCases,
     ...tokenCases,
     ...lineCases,
     ...placeCases,
+    ...queueEntryCases,
     ...handoffCases,
     ...watchCases,
+    ...watermarkCases,
     ...batchCases,
+    ...mixedBatchCases,
     ...atomicCases,
     ...forceCases,
+    ...revocationCases,
     ...valueCases,
     ...nameCases,
     ...viewCases,
+    ...largeListingCases,
     ...rateCases,
   ]
 }

@@ -142,12 +142,12 @@ export function isAlive(pid: number): boolean {
   return state !== undefined && state !== 'Z'
 }
 
-/** The guards that belong to this `leasehold run`. */
-export function guardsOf(pid: number): number[] {
+/** The watchdogs that belong to this `leasehold run`. */
+export function watchdogsOf(pid: number): number[] {
   return readdirSync('/proc')
     .map(Number)
     .filter(
-      (one) => one > 0 && statOf(one)?.parent === pid && isAlive(one) && commandLine(one).includes('cli/guard.js'),
+      (one) => one > 0 && statOf(one)?.parent === pid && isAlive(one) && commandLine(one).includes('cli/watchdog.js'),
     )
 }
 

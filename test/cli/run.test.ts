@@ -1,4 +1,4 @@
-import { constants, rmSync, writeFileSync } from 'node:fs'
+import { constants, writeFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { createLocks, openStore } from '../../src/index.js'
 import { loadDriver } from '../../src/stores/sqlite/driver.js'
@@ -159,14 +159,6 @@ test('when the lock cannot be renewed, the command is asked to end in time and g
     database.exec('ROLLBACK')
     database.close()
   }
-})
-
-test('without --store, locks are kept in the state directory of the user', async () => {
-  const env = { LEASEHOLD_STORE: '', XDG_STATE_HOME: place.path('my state %') }
-  const { code } = await place.start([...place.program, 'run', 'anything', '--', 'true'], env).ended
-  expect(code).toBe(0)
-  expect(place.exists('my state %/leasehold/locks.db')).toBe(true)
-  rmSync(place.path('my state %'), { recursive: true })
 })
 
 async function openLocks(): Promise<{ locks: ReturnType<typeof createLocks> } & AsyncDisposable> {

@@ -50,7 +50,21 @@ test('kill -9 of leasehold run: the command and its orphans die in a terminal, t
   process.kill(Number(await place.appears('run')), 'SIGKILL')
   const pid = Number(await place.appears('orphan'))
   await until('the orphan is dead', () => !isAlive(pid))
-  await until('the guard says so', () => terminal.stdout.includes('stopping its command'))
+  await until('the watchdog says so', () => terminal.stdout.includes('stopping its command'))
+})
+
+test('workers that timeout and set -m put into process groups of their own die in a terminal, too', async () => {
+  const stubborn = (file: string): string =>
+    `sh -c "trap \\"\\" TERM HUP; echo \\$\\$ >$PLACE/${file}; sleep 60; sleep 60"`
+  const script = `set -m; ${stubborn('of-set-m')} & timeout 50 ${stubborn('of-timeout')} & echo $PPID >$PLACE/run-of-both; wait`
+  const terminal = inTerminal(
+    `${leasehold} run both --kill-after 300ms -- bash -c '${script}'; echo "status $?"; read wait`,
+  )
+  const workers = [await place.appears('of-set-m'), await place.appears('of-timeout')].map(Number)
+  expect(workers.map(isAlive)).toEqual([true, true])
+  process.kill(Number(await place.appears('run-of-both')), 'SIGTERM')
+  await terminal.says('status 143')
+  expect(workers.map(isAlive)).toEqual([false, false])
 })
 
 test('ctrl-z suspends it all, and fg goes on', async () => {

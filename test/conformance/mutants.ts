@@ -279,7 +279,7 @@ export const mutants: Mutant[] = [
   {
     what: 'a revoked holder is not told',
     store: mutate((place) => ({ watchRevoked: () => place.watchRevoked(() => {}) })),
-    caughtBy: 'whoever is revoked is told so',
+    caughtBy: 'a holder is told when its lease is revoked, by the one subscription of its client',
   },
   {
     what: 'changes are not announced',

@@ -10,7 +10,20 @@ conformance({
     const place: Place = new Map()
     return { store: async () => tiny(place), close: async () => {} }
   },
-  lacks: ['line', 'counting', 'atomic', 'values', 'watch', 'holders', 'inspect', 'revoke', 'take', 'now', 'handoff'],
+  lacks: [
+    'line',
+    'counting',
+    'atomic',
+    'values',
+    'watch',
+    'watchRevoked',
+    'holders',
+    'inspect',
+    'revoke',
+    'take',
+    'now',
+    'handoff',
+  ],
   cases: [...storeCases(), ...coreCases()],
   describe,
   test: test.concurrent,

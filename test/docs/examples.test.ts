@@ -24,7 +24,7 @@ function examples(): Example[] {
     const text = readFileSync(join(ROOT, file), 'utf8')
     return [...text.matchAll(/^```ts\n([\s\S]*?)^```/gm)].flatMap((match) => {
       const code = match[1] as string
-      if (!/^import .* from 'leasehold/m.test(code) || /from '(vitest|\.)/.test(code)) return []
+      if (!/^import .* from 'leasehold/m.test(code) || /from '\./.test(code)) return []
       return [{ file, line: text.slice(0, match.index).split('\n').length + 1, code }]
     })
   })
@@ -59,10 +59,45 @@ afterAll(async () => {
 
 describe.concurrent('examples in the docs run as they are written', () => {
   const all = examples()
+  const isTest = ({ code }: Example): boolean => code.includes("from 'vitest'")
   test('there are some', () => {
     expect(all.length).toBeGreaterThan(6)
+    expect(all.filter(isTest).length).toBeGreaterThan(2)
   })
+
+  test('all of them compile, with every strict option', async () => {
+    const sources = join(folder, 'compiled')
+    mkdirSync(sources)
+    for (const [i, { file, line, code }] of all.entries()) {
+      writeFileSync(join(sources, `${i}-${file.replaceAll(/\W+/g, '-')}-${line}.ts`), code)
+    }
+    const compilerOptions = {
+      module: 'nodenext',
+      target: 'es2023',
+      strict: true,
+      noEmit: true,
+      exactOptionalPropertyTypes: true,
+      skipLibCheck: true,
+      types: ['node'],
+    }
+    const lib = ['es2023', 'es2024.string', 'esnext.disposable']
+    writeFileSync(join(sources, 'tsconfig.json'), JSON.stringify({ compilerOptions: { ...compilerOptions, lib } }))
+    const compiler = join(ROOT, 'node_modules/ts7/bin/tsc')
+    const said = await run(process.execPath, [compiler, '-p', sources]).catch((error: { stdout: string }) => error)
+    expect(said.stdout).toBe('')
+  })
+
+  test('those that are tests pass', async () => {
+    const suite = join(folder, 'suite')
+    mkdirSync(suite)
+    for (const [i, { code }] of all.filter(isTest).entries()) writeFileSync(join(suite, `${i}.test.ts`), code)
+    writeFileSync(join(suite, 'vitest.config.js'), "export default { test: { include: ['*.test.ts'], exclude: [] } }")
+    const { VITEST: _, VITEST_WORKER_ID: __, VITEST_POOL_ID: ___, ...env } = process.env
+    await run(join(ROOT, 'node_modules/.bin/vitest'), ['run', '--root', suite], { cwd: suite, env, timeout: 60_000 })
+  }, 90_000)
+
   for (const [i, { file, line, code }] of all.entries()) {
+    if (isTest({ file, line, code })) continue
     test(`${file}:${line}`, async () => {
       let text = code
       for (const [pattern, address] of addresses) text = text.replace(pattern, address)

@@ -14,24 +14,26 @@ function layerOf(file: string): string {
 
 /** What each layer may import, besides itself. */
 function mayImport(layer: string): RegExp {
-  if (layer.startsWith('stores/')) return /^(store\.ts|errors\.ts|kit|clients)$/
+  if (layer.startsWith('stores/')) return /^(store\.ts|errors\.ts|util|kit|clients)$/
   switch (layer) {
     case 'store.ts':
       return /^$/
     case 'errors.ts':
-      return /^$/
+      return /^util$/
+    case 'util':
+      return /^errors\.ts$/
     case 'kit':
-      return /^(store\.ts|errors\.ts)$/
+      return /^(store\.ts|errors\.ts|util)$/
     case 'clients':
-      return /^(errors\.ts|kit)$/
+      return /^(errors\.ts|util|kit)$/
     case 'core':
-      return /^(store\.ts|errors\.ts|kit)$/
+      return /^(store\.ts|errors\.ts|util|kit)$/
     case 'primitives':
-      return /^(store\.ts|errors\.ts|kit|core|locks\.ts|stores\/memory)$/
+      return /^(store\.ts|errors\.ts|util|kit|core|locks\.ts|stores\/memory)$/
     case 'locks.ts':
-      return /^(store\.ts|errors\.ts|kit|core|primitives)$/
+      return /^(store\.ts|errors\.ts|util|kit|core|primitives)$/
     case 'testing':
-      return /^(store\.ts|errors\.ts|kit|locks\.ts|core|index\.ts|stores\/memory)$/
+      return /^(store\.ts|errors\.ts|util|kit|locks\.ts|core|index\.ts|stores\/memory)$/
     default:
       return /./ // the outermost: index.ts, open-store.ts, cli, http, dashboard
   }

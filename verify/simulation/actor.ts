@@ -42,6 +42,8 @@ export interface ToldLease {
 /** How late a wait may end when nothing went wrong: timers, and the microtasks of an answer. */
 const PROMPT_MS = 5
 /** The core gives a request that is kept open this long to be answered once it was told to end. */
+/** How much longer than its wait a group may wait for its releases. */
+const RELEASE_WITHIN_MS = 250
 const LAST_CALL_MS = 520
 
 /** One instance of the library in one process, and the code of its user. */
@@ -56,6 +58,7 @@ export class Actor {
   readonly label: string
   readonly store: Store
   distributed: DistributedLock | undefined
+  readonly longestTtl: Map<string, number> = new Map()
   /** Of the `DistributedLock`, by name. */
   readonly beliefs: Map<string, { deadline: number; releasedAt: number | undefined; belief: Belief }> = new Map()
   readonly told: Told[] = []
@@ -141,18 +144,22 @@ export class Actor {
     }
   }
 
-  asks(key: string, name: string, waitMs: number, exclusive: boolean): Wait {
-    return this.judge.asks(this.process, key, name, waitMs, exclusive)
+  asks(key: string, name: string, waitMs: number, how: { exclusive: boolean; ttlMs?: number; inTurn?: boolean }): Wait {
+    return this.judge.asks(this, key, name, waitMs, how)
   }
 
   /** Nothing went wrong for this process lately that could explain a late or failed answer. */
   undisturbed(from: number): boolean {
-    const since = from - this.shape.timeoutMs - this.weather.slowMs[1]
-    return !this.process.disturbances.some((at) => at >= since && at <= this.process.local)
+    const since = from - this.shape.timeoutMs
+    return !this.process.disturbances.some((each) => each.to >= since && each.from <= this.process.local)
   }
 
   /** A wait has ended without a grant: in time, and for the right reason. */
-  refused(wait: Wait, error: unknown, options: { abortedAt?: number | undefined; calls?: number } = {}): void {
+  refused(
+    wait: Wait,
+    error: unknown,
+    options: { abortedAt?: number | undefined; calls?: number; group?: boolean } = {},
+  ): void {
     const { process } = this
     wait.settled ??= process.local
     const code = (error as { code?: string }).code ?? (error as Error)?.message
@@ -171,10 +178,9 @@ export class Actor {
       if (!busy) this.judge.accuse('outage told as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {
       const quickest = this.weather.latency[1] * 4 + 1
-      const reasonable = wait.waitMs === 0 || wait.waitMs > quickest
-      const text = (error as Error).message
-      // A store whose answer takes longer than the lease lasts is of no use, busy or not.
-      if (reasonable && this.undisturbed(wait.asked) && !text.includes('longer to answer than the ttl')) {
+      const reasonable = (wait.waitMs === 0 || wait.waitMs > quickest) && wait.ttlMs > quickest * 1.1 && !options.group
+      if (reasonable && this.undisturbed(wait.asked)) {
+        const text = (error as Error).message
         this.judge.accuse(
           'busy told as outage',
           `${this.label} ${wait.key} after ${Math.round(process.local - wait.asked)} ms: ${text}`,
@@ -189,13 +195,16 @@ export class Actor {
   }
 
   /** `calls`: how many answers of the store the wait may have to await after its time. */
-  inTime(wait: Wait, { abortedAt, calls = 1 }: { abortedAt?: number | undefined; calls?: number }): void {
+  inTime(
+    wait: Wait,
+    { abortedAt, calls = 1, group = false }: { abortedAt?: number | undefined; calls?: number; group?: boolean },
+  ): void {
     const { process } = this
     const paused = process.pausedMs - wait.pausedMs
     const took = process.local - wait.asked
     const single = wait.waitMs === 0
     const last = this.shape.blocks ? LAST_CALL_MS : 0
-    let most = wait.waitMs * 1.005 + PROMPT_MS + paused + last
+    let most = wait.waitMs * 1.005 + PROMPT_MS + paused + last + (group ? RELEASE_WITHIN_MS : 0)
     if (single || !this.undisturbed(wait.asked)) most += calls * (this.shape.timeoutMs + PROMPT_MS)
     if (took > most) {
       this.judge.accuse('late', `${this.label} ${wait.key}: waited ${Math.round(took)} ms instead of ${wait.waitMs}`)

@@ -15,6 +15,7 @@ export interface Violation {
 
 /** Somebody who asked for something and waits. */
 export interface Wait {
+  actor: Actor
   process: SimProcess
   key: string
   name: string
@@ -22,10 +23,14 @@ export interface Wait {
   /** How much time the process had lost until then. */
   pausedMs: number
   waitMs: number
+  ttlMs: number
   exclusive: boolean
-  /** How many others of this process waited for this key already. */
+  /** It is served first come, first served. */
+  inTurn: boolean
+  /** How many others of this instance waited for this key already. */
   before: number
   settled: number | undefined
+  granted: number | undefined
 }
 
 /** Somebody who believes to hold something. */
@@ -102,25 +107,35 @@ export class Judge implements Witness {
     const token = this.#tokens.get(owner)
     if (token === undefined) return
     this.#revokedTokens.add(token)
-    for (const belief of this.#active.get(key) ?? []) if (belief.token === token) belief.revoked = true
+    for (const belief of this.#active.get(keyOf(key)) ?? []) if (belief.token === token) belief.revoked = true
   }
 
   // What processes do.
 
-  asks(process: SimProcess, key: string, name: string, waitMs: number, exclusive: boolean): Wait {
-    const before = this.waits.filter(
-      (each) => each.settled === undefined && each.process === process && each.key === key,
-    )
+  asks(
+    actor: Actor,
+    key: string,
+    name: string,
+    waitMs: number,
+    how: { exclusive: boolean; ttlMs?: number; inTurn?: boolean },
+  ): Wait {
+    const { process } = actor
+    const { exclusive, ttlMs = Number.POSITIVE_INFINITY, inTurn = false } = how
+    const before = this.waits.filter((each) => each.settled === undefined && each.actor === actor && each.key === key)
     const wait: Wait = {
+      actor,
       process,
       key,
       name,
       asked: process.local,
       pausedMs: process.pausedMs,
       waitMs,
+      ttlMs,
       exclusive,
+      inTurn: inTurn && waitMs > 0,
       before: before.length,
       settled: undefined,
+      granted: undefined,
     }
     this.waits.push(wait)
     return wait
@@ -129,6 +144,7 @@ export class Judge implements Witness {
   begins(wait: Wait, facts: Pick<Belief, 'weight' | 'capacity' | 'token' | 'held' | 'what'>): Belief {
     const { process, key, asked } = wait
     wait.settled ??= process.local
+    wait.granted ??= process.local
     this.grants++
     const revoked = facts.token !== undefined && this.#revokedTokens.has(facts.token)
     const belief: Belief = { process, key, asked, start: process.local, over: false, revoked, ...facts }
@@ -156,6 +172,20 @@ export class Judge implements Witness {
       const facts = `${belief.process.label} writes with ${belief.token}, after ${newest}`
       this.accuse('fence', `${belief.key}: ${facts}`)
     } else this.#written.set(belief.key, belief.token)
+  }
+
+  /** First come, first served: within an instance, and between those who were first in theirs. `slackMs`: on the way. */
+  compareTurns(slackMs: number): void {
+    const granted = this.waits.filter((wait) => wait.inTurn && wait.exclusive && wait.granted !== undefined)
+    for (const early of granted) {
+      for (const late of granted) {
+        if (early.key !== late.key || (late.granted as number) >= (early.granted as number)) continue
+        const same = early.actor === late.actor
+        if (same ? early.asked >= late.asked : early.before > 0 || early.asked + slackMs >= late.asked) continue
+        const facts = `${late.actor.label} asked ${(late.asked - early.asked).toFixed(1)} ms after ${early.actor.label}`
+        return this.accuse('overtaken', `${early.key}: ${facts} and was served first`)
+      }
+    }
   }
 
   crashed(process: SimProcess): void {

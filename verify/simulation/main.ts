@@ -13,6 +13,8 @@ const { values } = parseArgs({
     seconds: { type: 'string' },
     schedule: { type: 'string' },
     only: { type: 'string' },
+    /** Only on this kind of store. */
+    shape: { type: 'string' },
     rule: { type: 'string' },
     whole: { type: 'boolean' },
     workers: { type: 'string' },
@@ -21,10 +23,10 @@ const { values } = parseArgs({
   },
 })
 const seed = values.seed === undefined ? Math.floor(Math.random() * 2 ** 31) : Number(values.seed)
-const only = values.only === undefined ? '' : ` --only ${values.only}`
+const only = `${values.only === undefined ? '' : ` --only ${values.only}`}${values.shape === undefined ? '' : ` --shape '${values.shape}'`}`
 
 await withBundle([], async (bundle) => {
-  const one = { task: 'show' as const, seed, step: 1, only: values.only, whole: values.whole }
+  const one = { task: 'show' as const, seed, step: 1, only: values.only, shape: values.shape, whole: values.whole }
   if (values.schedule !== undefined) {
     const number = Number(values.schedule)
     await work(bundle, { ...one, from: number, to: number + 1, rule: values.rule })
@@ -36,7 +38,7 @@ await withBundle([], async (bundle) => {
   const workers = values.workers === undefined ? undefined : Number(values.workers)
   const report = await search(
     bundle,
-    { seed, from: 0, to: seconds === undefined ? to : 1e9, seconds, only: values.only },
+    { seed, from: 0, to: seconds === undefined ? to : 1e9, seconds, only: values.only, shape: values.shape },
     workers,
   )
   print(report, performance.now() - started)
@@ -58,7 +60,11 @@ function print(report: Report, tookMs: number): void {
   console.log(`${failures.length} schedules with violations`)
   for (const [rule, failed] of byRule(report)) {
     const [first] = failed as [Failure]
-    const where = failed.slice(0, 4).map(({ number, workload }) => `${number} (${workload})`)
+    // With --rule, all of them.
+    if (values.rule !== undefined && values.rule !== rule) continue
+    const where = failed
+      .slice(0, values.rule === undefined ? 4 : 1_000)
+      .map(({ number, workload, shape }) => `${number} (${workload}, ${shape})`)
     console.log(`  ${String(failed.length).padStart(6)}  ${rule}: ${where.join(', ')}`)
     console.log(`          ${first.violations.find((violation) => violation.rule === rule)?.text}`)
   }

@@ -125,9 +125,14 @@ export class Connection {
     ])
     const fate = strike?.kind
     const slow = strike ? strike.random.spread(...w.slowMs) : 0
-    if (strike) process.disturbances.push(process.local, process.local + slow)
+    if (strike) process.disturbances.push({ from: process.local, to: process.local + slow })
     sim.trace &&
       sim.note(process, `→ ${call} ${describe(sent)}${strike ? ` [${strike.id} ${Math.round(slow)} ms]` : ''}`)
+    if (this.#shape.atOnce && process.local <= sim.now && !strike && !this.#outage()) {
+      const answer = this.#server.handle(process, method, sent)
+      sim.trace && sim.note(process, `← ${call}: ${describe(answer)}`)
+      return Promise.resolve(answer)
+    }
     return new Promise((resolve, reject) => {
       const fail = (at: number): void =>
         this.#receive(at, () => {
@@ -165,8 +170,8 @@ export class Connection {
     reply(this.#server.handle(this.process, method, args))
   }
 
-  #receive(at: number, run: () => void): void {
-    this.process.deliver(at, 'message', run)
+  #receive(at: number, run: () => void, kind: 'answer' | 'push' = 'answer'): void {
+    this.process.deliver(at, kind, run)
   }
 
   #latency(): number {
@@ -258,14 +263,18 @@ export class Connection {
     ])
     const text = sim.trace ? `push ${describe(event)}` : ''
     sim.trace && sim.note(undefined, `${text} to ${process.label}${strike ? ` [${strike.id}]` : ''}`)
-    if (strike) process.disturbances.push(sim.now)
+    if (strike) process.disturbances.push({ from: sim.now, to: sim.now + w.slowMs[1] })
     if (strike?.kind === 'lose') return
     const delay = strike ? strike.random.spread(...w.slowMs) : 0
     const arrive = (at: number): void =>
-      this.#receive(at, () => {
-        sim.trace && sim.note(process, `⇠ ${text}`)
-        hear()
-      })
+      this.#receive(
+        at,
+        () => {
+          sim.trace && sim.note(process, `⇠ ${text}`)
+          hear()
+        },
+        'push',
+      )
     if (strike?.kind === 'late') arrive(this.#inOrder('push', sim.now + this.#latency() + delay))
     else arrive(this.#inOrder('push', sim.now + this.#latency()))
     if (strike?.kind === 'double') arrive(sim.now + this.#latency() + delay)
@@ -274,7 +283,7 @@ export class Connection {
   /** Nothing is pushed during an outage. Afterwards the store subscribes anew and says that leases may be lost. */
   #suffer({ from, to, restart }: Outage): void {
     const sim = this.#sim
-    this.process.disturbances.push(from, to)
+    this.process.disturbances.push({ from, to })
     this.#live = false
     sim.note(undefined, `is out for ${Math.round(to - from)} ms`)
     sim.plan(to, () => {

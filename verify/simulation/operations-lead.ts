@@ -18,7 +18,7 @@ export async function election(actor: Actor, op: ElectionOperation): Promise<voi
   const stop = actor.abortAfter(op.lasts)
   const campaign = actor.locks.election(op.name, { ttl: op.ttl })
   actor.kept.push(campaign)
-  let wait = actor.asks(`election:${op.name}`, op.name, Number.POSITIVE_INFINITY, true)
+  let wait = actor.asks(`election:${op.name}`, op.name, Number.POSITIVE_INFINITY, { exclusive: true })
   const work = async ({ term, signal }: { term: bigint; signal: AbortSignal }): Promise<void> => {
     const held = (): boolean => campaign.isLeader
     const belief: Belief = judge.begins(wait, { weight: ALL, capacity: ALL, token: term, held, what: `#${op.id}` })
@@ -27,12 +27,12 @@ export async function election(actor: Actor, op: ElectionOperation): Promise<voi
     if (!signal.aborted) await Promise.race([actor.sleep(op.hold), told])
     if (op.resigns) void campaign.resign()
     judge.ends(belief)
-    wait = actor.asks(`election:${op.name}`, op.name, Number.POSITIVE_INFINITY, true)
+    wait = actor.asks(`election:${op.name}`, op.name, Number.POSITIVE_INFINITY, { exclusive: true })
   }
   try {
     await campaign.run(work, { signal: stop.signal })
   } catch (error) {
-    const closed = (error as { code?: string }).code === 'CLOSED' && actor.closing
+    const closed = actor.closing && (error as { code?: string }).code === 'CLOSED'
     if (!closed) actor.judge.accuse('wrong error', `${actor.label} election: ${String(error)}`)
   }
   wait.settled ??= process.local

@@ -22,7 +22,7 @@ export async function runOnce(actor: Actor, op: RunOnceOperation): Promise<void>
   const call = ((locks as unknown as { runOnce?: RunOnce }).runOnce ??
     (locks as unknown as { once: RunOnce }).once) as RunOnce
   const aborting = op.abortAfter === undefined ? undefined : actor.abortAfter(op.abortAfter)
-  const wait = actor.asks(`once:${name}`, name, op.wait, false)
+  const wait = actor.asks(`once:${name}`, name, op.wait, { exclusive: false, ttlMs: ttl })
   const options: Record<string, unknown> = { ttl, wait: op.wait, retain: RETAIN_MS }
   if (aborting) options['signal'] = aborting.signal
   let ran = false

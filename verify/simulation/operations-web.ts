@@ -20,7 +20,10 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
   for (const option of ['mode', 'steal', 'ifAvailable'] as const)
     if (op[option] !== undefined) options[option] = op[option]
   if (aborting) options['signal'] = aborting.signal
-  const wait = actor.asks(`lock:${op.name}`, op.name, alone ? 0 : Number.POSITIVE_INFINITY, !shared)
+  const wait = actor.asks(`lock:${op.name}`, op.name, alone ? 0 : Number.POSITIVE_INFINITY, {
+    exclusive: !shared,
+    inTurn: true,
+  })
   if (op.steal) for (const each of judge.actors) each.takenAt.push(process.local)
   let belief: Belief | undefined
   let stolen = false
@@ -55,8 +58,8 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
       wait.settled = process.local
       return
     }
-    // It is sent after what this instance requested before has been answered, so it may wait for two calls.
-    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 2 })
+    // It is sent after what this instance requested before has been answered, so it may wait for several calls.
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 4 })
   }
 }
 
@@ -77,18 +80,21 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   actor.distributed ??= new DistributedLock(store)
   const locks = actor.distributed
   const options = { timeoutSeconds: op.ttl / 1_000, blocking: op.wait > 0, blockingTimeoutSeconds: op.wait / 1_000 }
-  const started = process.local
-  shorten(actor, op.name, op.ttl)
+  // Acquiring again never shortens, so an earlier call may have made it last longer.
+  const longest = Math.max(actor.longestTtl.get(op.name) ?? 0, op.ttl, op.extend ?? 0)
+  actor.longestTtl.set(op.name, longest)
   try {
     if (op.style === 'with') {
       let pause = 0
       const work = async (): Promise<void> => {
+        // Not the pause that has just ended.
+        const began = process.local + 0.001
         await actor.sleep(op.hold)
-        pause = process.longestPause(started)
+        pause = process.longestPause(began)
       }
       await locks.withLock(op.name, work, options)
       // Nothing could renew it meanwhile, and nobody could see that the time had not passed.
-      if (pause > 2 * op.ttl + op.hold && pause > 2 * (op.extend ?? 0)) {
+      if (pause > 2 * Math.max(longest, op.extend ?? 0) + op.hold) {
         judge.accuse(
           'resolved without lock',
           `${actor.label} DistributedLock.withLock, after a pause of ${Math.round(pause)} ms`,
@@ -96,7 +102,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
       }
       return
     }
-    const wait = actor.asks(`lock:${op.name}`, op.name, op.wait, true)
+    const wait = actor.asks(`lock:${op.name}`, op.name, op.wait, { exclusive: true, ttlMs: op.ttl })
     const { acquired, lock } = await locks.acquire(op.name, options)
     wait.settled = process.local
     if (!acquired || !lock) return
@@ -116,7 +122,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   }
 }
 
-/** One belief per instance and name, until the latest time that it was told. */
+/** One belief per instance and name, until the time that it was told last. */
 function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: Date): void {
   const { process, judge } = actor
   const deadline = process.clockAt(process.local) + expiresAt.getTime() - actor.sim.probe(() => process.world.date())
@@ -124,7 +130,7 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
   // Another operation of this instance released it in this very moment.
   if (before?.releasedAt === process.local) return
   if (before && !before.belief.over) {
-    before.deadline = Math.max(before.deadline, deadline)
+    before.deadline = deadline
     return
   }
   const now = { deadline, releasedAt: undefined } as {
@@ -140,7 +146,9 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
 /** From the moment of asking, a shorter time counts. */
 function shorten(actor: Actor, name: string, ttlMs: number): void {
   const before = actor.beliefs.get(name)
-  if (before) before.deadline = Math.min(before.deadline, actor.process.clockAt(actor.process.local) + ttlMs)
+  // As much earlier as the holder stops trusting it.
+  const until = actor.process.clockAt(actor.process.local) + ttlMs * 0.99 - 2
+  if (before) before.deadline = Math.min(before.deadline, until)
 }
 
 function disbelieve(actor: Actor, name: string): void {

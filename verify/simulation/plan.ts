@@ -18,17 +18,27 @@ export interface Plan {
   operations: Operation[]
 }
 
-/** The schedule of this number. `only`: of this workload, instead of all of them by turns. */
-export function planOf(seed: number, number: number, only?: string): Plan {
+/** The schedule of this number. `only`: of this workload, instead of all of them by turns. `shaped`: on this kind of store. */
+export function planOf(seed: number, number: number, only?: string, shaped?: string): Plan {
   const random = new Random(mix(mix(seed, 17), number))
   const known = only === undefined ? WORKLOADS : WORKLOADS.filter(({ name }) => name === only)
   const workload = known[number % known.length] as Workload
   let shape = chooseShape(random)
-  while (!workload.fits(shape)) shape = chooseShape(random)
+  const wanted = (): boolean => workload.fits(shape) && (shaped === undefined || shape.name === shaped)
+  for (let tries = 0; !wanted(); tries++) {
+    if (tries > 1_000) throw new Error(`${workload.name} does not run on "${shaped}"`)
+    shape = chooseShape(random)
+  }
   const lastsMs = workload.lastsMs ?? random.pick([800, 3_000, 6_000])
   const weather = workload.weather?.(random, lastsMs) ?? chooseWeather(random, lastsMs)
   const actors = shape.inProcess ? [0, 0, 0].slice(random.below(2)) : chooseProcesses(random)
-  const operations = workload.operations(random, { actors: actors.length, lastsMs, shape, calm: weather.calm })
+  const operations = workload.operations(random, {
+    actors: actors.length,
+    lastsMs,
+    shape,
+    calm: weather.calm,
+    contended: random.chance(0.4),
+  })
   for (const [id, operation] of operations.entries()) operation.id = id + 1
   operations.sort((a, b) => a.at - b.at)
   return {

@@ -9,8 +9,12 @@ export const EPOCH = 1_795_000_000_000
 /** Real timers are at least this late: without it a process that is called a hair too early would ask for the rest for ever. */
 const LEAST_LATENESS_MS = 0.01
 
+/** Answers and pushes come by different connections. */
+export type Kind = 'answer' | 'push' | 'timer'
+const KINDS: readonly Kind[] = ['answer', 'push', 'timer']
+
 interface Waiting {
-  kind: 'message' | 'timer'
+  kind: Kind
   run: () => void
   cancelled: () => boolean
 }
@@ -28,7 +32,7 @@ export class SimProcess {
   pausedMs = 0
   readonly #pauses: { at: number; ms: number }[] = []
   /** When anything happened to this process that may excuse a late or failed operation, in true time. */
-  readonly disturbances: number[] = []
+  readonly disturbances: { from: number; to: number }[] = []
 
   readonly #sim: Simulation
   readonly #rate: number
@@ -98,7 +102,7 @@ export class SimProcess {
   }
 
   /** Something reaches the process at `at`: it sees it then, or when it wakes up. */
-  deliver(at: number, kind: 'message' | 'timer', run: () => void, cancelled: () => boolean = never): void {
+  deliver(at: number, kind: Kind, run: () => void, cancelled: () => boolean = never): void {
     this.#sim.plan(at, () => this.#see({ kind, run, cancelled }))
   }
 
@@ -115,13 +119,15 @@ export class SimProcess {
     this.#sim.plan(Math.max(this.#busyUntil, this.#sim.now), () => this.#wake())
   }
 
-  /** Timers among themselves keep their order, and so do messages. Which of them come first is the adversary's choice. */
+  /** Timers keep their order among themselves, and so do answers and pushes. Which of them come first is the adversary's choice. */
   #wake(): void {
     this.#wakePlanned = false
-    const messagesFirst = this.#random.chance(0.5)
+    const first = this.#random.pick(KINDS)
+    const second = this.#random.pick(KINDS)
     while (this.#backlog.length > 0 && !this.crashed) {
       if (this.#busyUntil > this.#sim.now) return this.#planWake()
-      let index = this.#backlog.findIndex(({ kind }) => (kind === 'message') === messagesFirst)
+      let index = this.#backlog.findIndex(({ kind }) => kind === first)
+      if (index < 0) index = this.#backlog.findIndex(({ kind }) => kind === second)
       if (index < 0) index = 0
       const [event] = this.#backlog.splice(index, 1)
       if (event) this.#execute(event)
@@ -143,7 +149,7 @@ export class SimProcess {
       const ms = strike.random.spread(...this.#weather.freezeMs)
       this.#busyUntil = this.local + ms
       this.#paused(ms)
-      this.disturbances.push(this.local, this.#busyUntil)
+      this.disturbances.push({ from: this.local, to: this.#busyUntil })
       sim.note(this, `freezes for ${ms.toFixed(1)} ms [${strike.id}]`)
     } else if (strike?.kind === 'wall') {
       this.#wallOffset = strike.random.between(-3_600_000, 3_600_000)
@@ -158,7 +164,7 @@ export class SimProcess {
     const strike = this.#weather.jump > 0 ? this.#clockFaults.draw([['jump', this.#weather.jump]]) : undefined
     if (strike) {
       const ms = strike.random.spread(...this.#weather.jumpMs)
-      this.disturbances.push(this.local, this.local + ms)
+      this.disturbances.push({ from: this.local, to: this.local + ms })
       this.local += ms
       this.#paused(ms)
       sim.note(this, `loses its processor for ${ms.toFixed(1)} ms while reading the clock [${strike.id}]`)

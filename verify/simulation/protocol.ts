@@ -9,6 +9,8 @@ export interface Order {
   step: number
   seconds?: number | undefined
   only?: string | undefined
+  /** Only on this kind of store. */
+  shape?: string | undefined
   stopAtFirst?: boolean | undefined
   /** Shrink to this rule. */
   rule?: string | undefined

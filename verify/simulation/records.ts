@@ -29,6 +29,8 @@ export class Results {
 export class TickBook {
   readonly #accuse: Accuse
   readonly #ticks = new Map<number, Map<string, number>>()
+  /** What each instance said last of a tick. */
+  readonly #last = new Map<string, string>()
 
   constructor(accuse: Accuse) {
     this.#accuse = accuse
@@ -37,6 +39,7 @@ export class TickBook {
   told(actor: Actor, event: string, tick: number, first: number = tick): void {
     const events = this.#of(tick)
     events.set(event, (events.get(event) ?? 0) + 1)
+    this.#last.set(`${tick} ${actor.label}`, event)
     // Every tick from the first to the last one was missed.
     if (event === 'missed') for (let at = first; at < tick; at += 1_000) this.#of(at).set('missed', 1)
     if (event === 'started' && events.get('started') !== 1) {
@@ -48,7 +51,9 @@ export class TickBook {
   finish(until: number): void {
     for (const [tick, events] of this.#ticks) {
       if (tick > until || !events.has('elsewhere')) continue
-      if (!events.has('started') && !events.has('skipped') && !events.has('missed')) {
+      // An instance that had claimed it and could not run it says so last.
+      const failed = [...this.#last].some(([key, event]) => key.startsWith(`${tick} `) && event === 'error')
+      if (!failed && !events.has('started') && !events.has('skipped') && !events.has('missed')) {
         this.#accuse(
           'tick nobody ran',
           `${new Date(tick).toISOString()} is said to have run elsewhere, and nobody ran it`,

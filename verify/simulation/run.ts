@@ -170,6 +170,8 @@ class Stage {
     }
     this.#compareEvents()
     if (!judge.actors.some(({ process }) => process.crashed)) judge.ticks.finish(EPOCH + this.#plan.lastsMs - 10)
+    const { shape, weather } = this.#plan
+    if (weather.calm && shape.queue) judge.compareTurns(weather.latency[1] * 4)
     this.#lookForLeases()
     for (const connection of this.#connections) {
       const { label, crashed } = connection.process

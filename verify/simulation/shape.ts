@@ -18,6 +18,8 @@ export interface Shape {
   watchesHeld: boolean
   /** One connection keeps the order of calls, answers and pushes; a pool does not. */
   ordered: boolean
+  /** Calls are answered in the turn in which they are made, as by a file on this machine. Pushes are not. */
+  atOnce: boolean
   timeoutMs: number
   maxBatch: number | undefined
 }
@@ -33,6 +35,7 @@ const REMOTE: Shape = {
   allGrants: false,
   watchesHeld: false,
   ordered: true,
+  atOnce: false,
   timeoutMs: 2_000,
   maxBatch: undefined,
 }
@@ -49,6 +52,7 @@ export const SHAPES: readonly Shape[] = [
   { ...REMOTE, name: 'blocking', queue: false, blocks: true, counting: false, watches: false, ordered: false },
   { ...REMOTE, name: 'blocking, counting', queue: false, blocks: true, ordered: false },
   { ...REMOTE, name: 'batches of two', maxBatch: 2, watchesHeld: true },
+  { ...REMOTE, name: 'file', atOnce: true, watchesHeld: true },
   { ...REMOTE, name: 'in-process', inProcess: true, watchesHeld: true },
 ]
 

@@ -62,9 +62,42 @@ const CALM: Weather = {
   outages: [],
 }
 
+const KINDS = [
+  'loseRequest',
+  'breakRequest',
+  'loseReply',
+  'breakReply',
+  'slowRequest',
+  'slowReply',
+  'losePush',
+  'latePush',
+  'doublePush',
+] as const
+
+/** One or two kinds of faults, and these often: what they lead to is not hidden by others. */
+function chooseSingle(random: Random): Weather {
+  const weather = { ...CALM, calm: false, drift: random.chance(0.5) }
+  weather.latency = random.pick([
+    [0.1, 0.9],
+    [0.5, 12],
+  ] as const)
+  for (let i = 0; i < 2; i++) weather[random.pick(KINDS)] = random.spread(0.05, 0.5)
+  if (random.chance(0.3)) weather.freeze = random.spread(0.01, 0.1)
+  weather.slowMs = [random.pick([5, 100]), random.pick([400, 1_500, 4_000])]
+  weather.freezeMs = [20, random.pick([400, 2_000, 6_000])]
+  return weather
+}
+
+/** Only pushes go wrong: most come late, some after their lease has ended. */
+export function latePushes(random: Random): Weather {
+  const slowMs = [random.pick([30, 100, 300]), random.pick([800, 2_000, 4_000])] as const
+  return { ...CALM, calm: false, latePush: random.between(0.4, 0.9), losePush: random.pick([0, 0.2]), slowMs }
+}
+
 /** Each kind of fault is left out of half of the schedules: faults hide each other when all of them strike at once. */
 export function chooseWeather(random: Random, lastsMs: number): Weather {
   if (random.chance(0.25)) return CALM
+  if (random.chance(0.35)) return chooseSingle(random)
   const some = (most: number): number => (random.chance(0.5) ? random.spread(most / 20, most) : 0)
   const longest = random.pick([400, 1_500, 4_000])
   const outages: Outage[] = []

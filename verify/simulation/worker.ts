@@ -20,7 +20,7 @@ function search(): void {
   const report: Report = { schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {} }
   const until = performance.now() + (order.seconds ?? Number.POSITIVE_INFINITY) * 1_000
   for (let number = order.from; number < order.to && performance.now() < until; number += order.step) {
-    const plan = planOf(order.seed, number, order.only)
+    const plan = planOf(order.seed, number, order.only, order.shape)
     const outcome = runPlan(plan)
     report.schedules++
     report.events += outcome.events
@@ -38,7 +38,7 @@ function search(): void {
 }
 
 function show(): void {
-  const plan = planOf(order.seed, order.from, order.only)
+  const plan = planOf(order.seed, order.from, order.only, order.shape)
   const whole = runPlan(plan, { trace: true })
   const again = runPlan(plan, { trace: true })
   if (JSON.stringify(whole.trace) !== JSON.stringify(again.trace))

@@ -1,9 +1,11 @@
 import type { Operation } from './actor.js'
 import type { Random } from './random.js'
 import type { Shape } from './shape.js'
-import type { Weather } from './weather.js'
+import { latePushes, type Weather } from './weather.js'
 
 export interface Setting {
+  /** Holders hold long and waiters wait long: most grants are hand-offs. */
+  contended: boolean
   actors: number
   lastsMs: number
   shape: Shape
@@ -28,19 +30,21 @@ function some<T extends object>(options: T): T {
 }
 
 function lockOperation(random: Random, setting: Setting, more: object): Operation {
-  const wait = random.pick(WAITS)
+  const { contended } = setting
+  const wait = contended && random.chance(0.8) ? random.pick([1_000, 3_000, 3_000, 10_000]) : random.pick(WAITS)
   const endless = wait === Number.POSITIVE_INFINITY
   const ttl = random.pick(TTLS)
+  const held = contended ? random.pick([30, 300, 1_500, 4_000]) : random.pick([0, 1, 30, 300, ttl * 1.5, 1_200])
   return some({
     id: 0,
     actor: random.below(setting.actors),
     at: Math.round(random.next() ** 2 * setting.lastsMs * 0.8),
     type: 'lock',
-    name: random.pick(['a', 'a', 'a', 'b']),
+    name: contended ? 'a' : random.pick(['a', 'a', 'a', 'b']),
     style: random.pick(['acquire', 'acquire', 'with', 'with', 'try']),
     ttl,
     wait,
-    hold: Math.round(random.pick([0, 1, 30, 300, ttl * 1.5, 1_200]) * random.between(0.5, 1)) % 4_000,
+    hold: Math.round(held * random.between(0.5, 1)) % 4_001,
     reads: random.pick([undefined, 'early', 'late']),
     extend: random.chance(0.1) ? random.pick(TTLS) : undefined,
     maxHold: random.chance(0.15) ? random.pick([100, 400, 1_000, 2_000]) : undefined,
@@ -102,6 +106,7 @@ export const WORKLOADS: readonly Workload[] = [
   {
     name: 'shared',
     fits: anywhere,
+    weather: (random) => (random.chance(0.2) ? latePushes(random) : undefined),
     operations: (random, setting) => [
       ...many(random, () => lockOperation(random, setting, { mode: random.pick(['shared', 'shared', undefined]) })),
       ...chaos(random, setting),
@@ -110,6 +115,7 @@ export const WORKLOADS: readonly Workload[] = [
   {
     name: 'semaphore',
     fits: anywhere,
+    weather: (random) => (random.chance(0.2) ? latePushes(random) : undefined),
     operations: (random, setting) => {
       const permits = random.pick([2, 2, 3])
       const weight = (): number | undefined =>
@@ -152,7 +158,7 @@ export const WORKLOADS: readonly Workload[] = [
           ttl: random.pick(TTLS),
           wait: random.pick([0, 200, 3_000, 10_000]),
           hold: Math.round(random.pick([0, 1, 30, 300, 1_000]) * random.between(0.5, 1)),
-          fails: random.chance(0.1) ? true : undefined,
+          fails: random.chance(setting.contended ? 0.5 : 0.1) ? true : undefined,
           abortAfter: random.chance(0.1) ? Math.round(random.spread(1, setting.lastsMs)) : undefined,
         })
       const operations = [...many(random, make), ...chaos(random, setting)]

@@ -1,11 +1,9 @@
-import type { HolderInfo } from '../../primitives/lookout.js'
+import { type HolderInfo, LOCK_KINDS } from '../../primitives/lookout.js'
 import type { Command, Input } from '../command.js'
 import { exitCode } from '../exit-codes.js'
 import { heldMs, holderAsJson, listingOptions, tableOfHolders } from '../listing.js'
 import { print, printJson, say } from '../output.js'
 import { storeOption, withStore } from '../stores.js'
-
-const KINDS = ['lock', 'semaphore', 'election', 'once', 'schedule']
 
 export const ls: Command = {
   usage: '[prefix] [options]',
@@ -13,13 +11,14 @@ export const ls: Command = {
   options: {
     'older-than': { value: 'DURATION', help: 'only what has been held for longer; exit status 1 if there is any' },
     ...listingOptions,
-    kind: { value: 'KIND', help: `${KINDS.join(', ')} or all (default lock)` },
+    kind: { value: 'KIND', help: `one of ${LOCK_KINDS.join(', ')}, all (default lock)` },
     ...storeOption,
   },
   examples: [
-    ['leasehold ls', 'everything'],
+    ['leasehold ls', 'every lock'],
+    ['leasehold ls --kind all', 'also what run --permits holds (kind semaphore), elections and the rest'],
     ['leasehold ls order:', 'names that begin so'],
-    ['leasehold ls --older-than 5m || notify "a lock is stuck"', 'an alert'],
+    ['leasehold ls --older-than 5m; test $? = 1 && notify "a lock is stuck"', 'an alert'],
     ["leasehold ls --json | jq '.[].holder'", 'for programs'],
   ],
   run: list,
@@ -28,8 +27,9 @@ export const ls: Command = {
 async function list(input: Input): Promise<number> {
   const prefix = input.atMostOne('prefix')
   const olderThan = input.duration('older-than')
-  const kinds = input.value('kind') === 'all' ? KINDS : [input.value('kind') ?? 'lock']
-  const lists = await withStore(input, (locks) => Promise.all(kinds.map((kind) => locks.holders(prefix, { kind }))))
+  const kind = input.oneOf('kind', [...LOCK_KINDS, 'all']) ?? 'lock'
+  const kinds = kind === 'all' ? LOCK_KINDS : [kind]
+  const lists = await withStore(input, (locks) => Promise.all(kinds.map((one) => locks.holders(prefix, { kind: one }))))
   const all = lists.flat()
   const wanted = olderThan === undefined ? all : all.filter((holder) => isOlder(holder, olderThan))
   if (input.has('json')) printJson(wanted.map(holderAsJson))

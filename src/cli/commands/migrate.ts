@@ -1,7 +1,7 @@
 import { type Command, type Input, UsageError } from '../command.js'
 import { exitCode } from '../exit-codes.js'
 import { print, say } from '../output.js'
-import { storeOption } from '../stores.js'
+import { storeOption, storeUrl } from '../stores.js'
 
 export const migrate: Command = {
   usage: '[options]',
@@ -30,7 +30,7 @@ async function migrateDatabase(input: Input): Promise<number> {
     print(postgres.migrationSql(options))
     return exitCode.ok
   }
-  const url = input.value('store') || process.env.LEASEHOLD_STORE || ''
+  const url = storeUrl(input) ?? ''
   if (!/^postgres(ql)?:/.test(url)) {
     throw new UsageError('migrate is for PostgreSQL: name the database with --store postgres://…, or use --print')
   }

@@ -25,7 +25,8 @@ async function releaseOne(input: Input): Promise<number> {
       `this takes ${JSON.stringify(name)} away from whoever holds it, who may be in the middle of something; look with "leasehold show", then add --force`,
     )
   }
-  const cut = await withStore(input, (locks) => locks.forceRelease(name, kindFrom(input)))
+  const kind = kindFrom(input)
+  const cut = await withStore(input, (locks) => locks.forceRelease(name, kind))
   if (input.has('json')) printJson(cut.map(holderAsJson))
   else if (cut.length > 0) print(tableOfHolders(cut))
   say(

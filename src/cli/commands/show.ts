@@ -6,7 +6,7 @@ import { storeOption, withStore } from '../stores.js'
 
 export const show: Command = {
   usage: '<name> [options]',
-  summary: 'one lock, its holders and its line',
+  summary: 'one lock, its holders and its queue',
   options: { ...listingOptions, ...storeOption },
   examples: [
     ['leasehold show nightly-backup', 'who holds it, and who waits'],
@@ -17,7 +17,8 @@ export const show: Command = {
 
 async function showOne(input: Input): Promise<number> {
   const name = input.one('name')
-  const state = await withStore(input, (locks) => locks.inspect(name, kindFrom(input)))
+  const kind = kindFrom(input)
+  const state = await withStore(input, (locks) => locks.inspect(name, kind))
   const { holders, waiters } = state
   if (input.has('json')) {
     printJson({ ...state, holders: holders.map(holderAsJson) })

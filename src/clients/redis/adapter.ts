@@ -41,7 +41,10 @@ export interface Adapter {
   /** A connection of its own for listening. It is used until it breaks, and never mended. */
   listen(address: string, on: EarEvents): Ear
 
-  /** Takes every listener off the client. */
+  /** Takes every listener off the client until `attend()`, or until somebody waits for it to become ready. */
+  rest(): void
+  attend(): void
+  /** Takes every listener off the client for good. */
   detach(): void
 }
 

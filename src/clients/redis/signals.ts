@@ -6,16 +6,31 @@ interface Emitter {
 }
 
 /** What is heard from a client that is not ours, and how to stop hearing it. */
-export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'detach'> {
+export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' | 'rest' | 'attend' | 'detach'> {
   lastError: unknown
   readonly #turns = new Set<() => void>()
   readonly #doubts = new Set<() => void>()
   readonly #shocks = new Set<() => void>()
-  #undo: (() => void)[] = []
+  #heard: { emitter: Emitter; event: string; listener: (...args: never[]) => void }[] = []
+  #resting = false
 
   on(emitter: Emitter, event: string, listener: (...args: never[]) => void): void {
-    emitter.on(event, listener)
-    this.#undo.push(() => emitter.off(event, listener))
+    this.#heard.push({ emitter, event, listener })
+    if (!this.#resting) emitter.on(event, listener)
+  }
+
+  /** Takes every listener off the client until `attend()`: nobody uses the store at present. */
+  rest(): void {
+    if (this.#resting) return
+    this.#resting = true
+    for (const { emitter, event, listener } of this.#heard) emitter.off(event, listener)
+  }
+
+  /** Puts them back. */
+  attend(): void {
+    if (!this.#resting) return
+    this.#resting = false
+    for (const { emitter, event, listener } of this.#heard) emitter.on(event, listener)
   }
 
   /** Whenever it is ready again, nobody knows what happened meanwhile. */
@@ -28,6 +43,7 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' |
   }
 
   onTurn(listener: () => void): () => void {
+    this.attend()
     this.#turns.add(listener)
     return () => this.#turns.delete(listener)
   }
@@ -55,8 +71,8 @@ export class Signals implements Pick<Adapter, 'onTurn' | 'onDoubt' | 'onShock' |
   }
 
   detach(): void {
-    for (const undo of this.#undo) undo()
-    this.#undo = []
+    this.rest()
+    this.#heard = []
     this.#turns.clear()
     this.#doubts.clear()
     this.#shocks.clear()

@@ -4,6 +4,7 @@
  * @module
  */
 import { type World, realWorld } from '../../kit/world.js'
+import { knownOptions } from '../../util/options.js'
 import type {
   Answer,
   Blocker,
@@ -32,7 +33,7 @@ export interface MemoryStore extends Store {
 
 /** A store in the memory of this process. Give the same one to everybody who should exclude each other. */
 export function memory(options: { world?: World } = {}): MemoryStore {
-  return new Memory(options.world ?? realWorld)
+  return new Memory(knownOptions(options, ['world']).world ?? realWorld)
 }
 
 interface Holder {
@@ -316,8 +317,13 @@ class Memory implements MemoryStore {
   #enqueue(entry: Entry, claim: Claim, placeMs: number, now: number): void {
     entry.line ??= new Map()
     const place = entry.line.get(claim.owner)
-    if (place) place.expiresAt = now + placeMs
-    else entry.line.set(claim.owner, { claim, placeMs, expiresAt: now + placeMs, since: now })
+    if (place && place.expiresAt > now) {
+      place.expiresAt = now + placeMs
+      return
+    }
+    // One that has ended lost its turn, although nobody has removed it yet: a Map keeps the order of insertion.
+    entry.line.delete(claim.owner)
+    entry.line.set(claim.owner, { claim, placeMs, expiresAt: now + placeMs, since: now })
   }
 
   #refusal(entry: Entry | undefined, claim: Claim): Answer {
@@ -347,7 +353,9 @@ class Memory implements MemoryStore {
     if (!entry) return GONE
     const holder = this.#find(entry, owner)
     if (token !== undefined && holder?.token !== token) return GONE
-    const waited = token === undefined && entry.line !== undefined && entry.line.delete(owner)
+    const place = token === undefined ? entry.line?.get(owner) : undefined
+    const waited = place !== undefined && place.expiresAt > now
+    if (place) entry.line?.delete(owner)
     if (holder) this.#end(key, entry, holder)
     else if (!waited) return GONE
     if (entry.line && entry.line.size > 0) this.#serve(key, entry, now)
@@ -383,10 +391,11 @@ class Memory implements MemoryStore {
   #serve(key: string, entry: Entry | undefined, now: number, before?: string): void {
     if (!entry?.line) return
     for (const [owner, place] of entry.line) {
-      if (owner === before) return
-      if (place.expiresAt > now && !this.#fits(entry, place.claim)) return
+      const ended = place.expiresAt <= now
+      // Also before the one who asks: its own entry that has ended must not pass for the first.
+      if (!ended && (owner === before || !this.#fits(entry, place.claim))) return
       entry.line.delete(owner)
-      if (place.expiresAt <= now) continue
+      if (ended) continue
       const ttlMs = Math.min(place.placeMs, place.claim.ttlMs)
       const { token } = this.#grant(entry, place.claim, now, ttlMs)
       this.#post(key, { type: 'granted', owner, token, ttlMs })

@@ -25,7 +25,8 @@ export class Meters {
     const now = this.#world.now()
     this.#calls += requests.length
     if (this.#calls >= SWEEP_EVERY) this.#sweep(now)
-    return requests.map(({ key, limits, cost }) => {
+    return requests.map((request) => {
+      const { key, limits } = request
       // Limits that were configured anew begin anew.
       const shape = limits.map((limit) => `${limit.algorithm}/${limit.perMs}`).join()
       let account = this.#accounts.get(key)
@@ -33,7 +34,7 @@ export class Meters {
         account = { meters: limits.map(emptyMeter), shape, idleAt: 0 }
         this.#accounts.set(key, account)
       }
-      const answer = takeFrom(account.meters, limits, cost, now)
+      const answer = takeFrom(account.meters, request, now)
       account.idleAt = idleAt(account.meters, limits)
       return answer
     })

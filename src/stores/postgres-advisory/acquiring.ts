@@ -9,6 +9,7 @@ import type { Session } from './session.js'
 import type { Sessions } from './sessions.js'
 import { type How, howTo } from './statements.js'
 import { SessionLost } from './trouble.js'
+import { classOf } from './ttl-class.js'
 
 interface Part {
   claim: Claim
@@ -42,7 +43,7 @@ export class Acquiring {
     }
     const entry = this.#book.entry(id)
     const turn = entry.enter()
-    const session = turn || entry.holders.size > 0 ? undefined : this.#sessions.ready()
+    const session = turn || entry.holders.size > 0 ? undefined : this.#sessions.ready(classOf(claim.ttlMs))
     if (!session) return void this.#askInTurn(entry, turn, claim).then(decided)
     // Mostly nobody is in the way, and nothing has to be waited for but the one statement.
     session.try(
@@ -121,7 +122,7 @@ export class Acquiring {
       const obstacle = entry.obstacle(isShared(claim))
       if (obstacle) return refusalBy(obstacle)
       return new Promise((resolve, reject) => {
-        const home = homeOf(entry, session)
+        const home = homeOf(entry, claim, session)
         const joins = entry.isHeldOn(home)
         home.try(
           attemptOf(entry.id, claim, joins, (outcome) => {
@@ -131,7 +132,7 @@ export class Acquiring {
         )
       })
     }
-    return this.#sessions.use(tryOn)
+    return this.#sessions.use(tryOn, classOf(claim.ttlMs))
   }
 
   #settle(home: Session, entry: Entry, claim: Claim, outcome: Outcome): Answer {
@@ -140,16 +141,24 @@ export class Acquiring {
   }
 
   async #attemptTogether(parts: readonly Part[]): Promise<Answer[]> {
-    const mine = new Map<Claim, Answer>()
+    const answers = new Map<Claim, Answer>()
     for (const { claim } of parts) {
       const answer = await this.#again(claim)
-      if (answer) mine.set(claim, answer)
+      if (answer) answers.set(claim, answer)
     }
-    const missing = parts.filter(({ claim }) => !mine.has(claim))
-    const answers =
-      missing.length === 0 ? [] : await this.#sessions.use((session) => this.#tryTogether(session, missing))
-    if (answers.some((answer) => !answer.granted)) return parts.map(({ entry, claim }) => refusalIn(entry, claim))
-    return parts.map(({ claim }) => mine.get(claim) ?? (answers.shift() as Answer))
+    const taken: Part[] = []
+    for (const group of byClass(parts.filter(({ claim }) => !answers.has(claim)))) {
+      const ttlClass = classOf((group[0] as Part).claim.ttlMs)
+      const said = await this.#sessions.use((session) => this.#tryTogether(session, group), ttlClass)
+      if (said.some((answer) => !answer.granted)) {
+        // Each class of ttl is taken by a statement of its own: what the others got goes back.
+        for (const { claim, entry } of taken) await this.#releasing.giveBack(entry, claim)
+        return parts.map(({ entry, claim }) => refusalIn(entry, claim))
+      }
+      for (const [i, part] of group.entries()) answers.set(part.claim, said[i] as Answer)
+      taken.push(...group)
+    }
+    return parts.map(({ claim }) => answers.get(claim) as Answer)
   }
 
   #tryTogether(session: Session, parts: readonly Part[]): Answer[] | Promise<Answer[]> {
@@ -160,7 +169,7 @@ export class Acquiring {
       let settled = 0
       const attempts = parts.map(({ claim, entry }, i) => {
         // A reader who joins others locks nothing, so it may be asked on any session.
-        const home = homeOf(entry, session)
+        const home = homeOf(entry, claim, session)
         const joins = entry.isHeldOn(home) || parts.findIndex((part) => part.entry === entry) < i
         return attemptOf(entry.id, claim, joins, (outcome) => {
           if ('error' in outcome) return reject(outcome.error)
@@ -173,16 +182,26 @@ export class Acquiring {
   }
 }
 
-/** One more reader goes where the others are. */
-function homeOf(entry: Entry, session: Session): Session {
-  const [holder] = entry.holders.values()
-  return holder?.session ?? session
+/** One more reader goes where others of its class of ttl are. */
+function homeOf(entry: Entry, claim: Claim, session: Session): Session {
+  const ttlClass = classOf(claim.ttlMs)
+  for (const holder of entry.holders.values()) if (holder.session.ttlClass === ttlClass) return holder.session
+  return session
 }
 
 /** The server holds it once for all readers of a session: those who come later only join. */
 function attemptOf(id: LockId, claim: Claim, joins: boolean, settle: Attempt['settle']): Attempt {
   const how: How = joins ? (id.pair ? 6 : 5) : howTo(id, isShared(claim))
   return { id, how, ttlMs: claim.ttlMs, settle }
+}
+
+function byClass(parts: readonly Part[]): Part[][] {
+  const groups = new Map<number, Part[]>()
+  for (const part of parts) {
+    const ttlClass = classOf(part.claim.ttlMs)
+    groups.set(ttlClass, [...(groups.get(ttlClass) ?? []), part])
+  }
+  return [...groups.values()]
 }
 
 /** Whether some of them exclude each other. */

@@ -1,7 +1,8 @@
 import type { World } from '../../kit/world.js'
-import type { Claim, Grant } from '../../store.js'
+import type { Claim, Grant, Lease } from '../../store.js'
 import type { LockId } from './ids.js'
 import type { Session } from './session.js'
+import { classOf } from './ttl-class.js'
 
 /** What one owner holds. */
 export interface Holding {
@@ -98,8 +99,10 @@ export class Book {
     if (entry.idle && this.#entries.get(entry.id.text) === entry) this.#entries.delete(entry.id.text)
   }
 
-  find(lease: { key: string; owner: string }): Holding | undefined {
-    return this.#holdings.get(identOf(lease))
+  /** With a token: that very grant. */
+  find(lease: Pick<Lease, 'key' | 'owner' | 'token'>): Holding | undefined {
+    const holding = this.#holdings.get(identOf(lease))
+    return lease.token === undefined || holding?.token === lease.token ? holding : undefined
   }
 
   get holdings(): IterableIterator<Holding> {
@@ -125,6 +128,7 @@ export class Book {
     this.#holdings.set(ident, holding)
     this.entry(id).holders.set(ident, holding)
     session.holdings.add(holding)
+    session.ttlClass = Math.max(session.ttlClass ?? 0, classOf(claim.ttlMs))
     this.#watch(holding.deadline)
     return holding
   }
@@ -134,6 +138,9 @@ export class Book {
     const now = this.#world.now()
     if (holding.deadline <= now) return false
     holding.deadline = Math.max(holding.deadline, now + ttlMs)
+    // A lock cannot move to another session. From here on no shorter ones join it here.
+    const { session } = holding
+    session.ttlClass = Math.max(session.ttlClass ?? 0, classOf(ttlMs))
     return true
   }
 

@@ -1,4 +1,5 @@
 import { InvalidOptionError, UnsupportedError } from '../../errors.js'
+import type { World } from '../../kit/world.js'
 import type { PgConnection, Row, Submission } from './submission.js'
 
 /** What is asked of a `pg` Pool: how it would open a connection. None is ever taken out of it. */
@@ -93,18 +94,23 @@ export function ask(client: PgClient, text: string, values?: readonly string[]):
   })
 }
 
+/** An orderly end of a session takes no longer than this on a busy machine. */
+const END_MS = 1_000
+
 /** The end of a session, however it stands: a peer that does not answer any more must not keep us waiting. */
-export function end(client: PgClient): Promise<void> {
+export function end(client: PgClient, world: World): Promise<void> {
   return new Promise((resolve) => {
-    const timer = setTimeout(() => {
+    const destroy = (): void => {
       client.connection?.stream?.destroy()
       resolve()
-    }, 1_000)
+    }
+    // Keeps the process alive: whoever closes the store waits for this.
+    const cancel = world.after(END_MS, destroy, true)
     void client
       .end()
       .catch(() => {})
       .then(() => {
-        clearTimeout(timer)
+        cancel()
         resolve()
       })
   })

@@ -2,6 +2,7 @@ import type { World } from '../../kit/world.js'
 import type { Holding } from './book.js'
 import type { SessionStatements } from './statements.js'
 import { pooled } from './trouble.js'
+import { limitOf } from './ttl-class.js'
 import type { Wire } from './wire.js'
 
 /** The largest value of `idle_session_timeout`. */
@@ -50,8 +51,9 @@ export class IdleLimit {
     return this.#wire.provenAt + this.#ms * EARLIER
   }
 
+  /** Neither too short for such a lock, nor left over from longer ones that the session held before. */
   covers(ttlMs: number): boolean {
-    return this.#ms >= ttlMs
+    return this.#ms >= ttlMs && this.#ms <= limitOf(ttlMs)
   }
 
   /** The server must know before it grants: if we freeze with the grant on its way, nobody else could tell it. */

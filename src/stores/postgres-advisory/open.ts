@@ -1,13 +1,27 @@
-import { LeaseholdError } from '../../errors.js'
+import { MissingPackageError } from '../../errors.js'
 import type { Store } from '../../store.js'
+import { unlessMissing } from '../../util/optional-import.js'
+import { splitUrlOptions } from '../../util/url-options.js'
+import type { AdvisoryOptions } from './options.js'
 import { AdvisoryStore } from './store.js'
 
-/** For `openStore('postgres+advisory://…')`: opens its own connections, and closes them with the store. */
+/**
+ * For `openStore('postgres+advisory://…')`: opens its own connections, and closes them with the store. In the query of
+ * the URL, `schema` and `timeout` are ours; everything else is the client's.
+ */
 export async function open(url: string): Promise<Store> {
-  const { default: pg } = await import('pg').catch((error: { code?: string; message?: string }) => {
-    if (error.code !== 'ERR_MODULE_NOT_FOUND' || !error.message?.includes("'pg'")) throw error
-    throw new LeaseholdError('MISSING_PACKAGE', 'postgres+advisory:// needs a client package: npm install pg')
-  })
+  const pg = await loadPg()
+  if (!pg) throw new MissingPackageError('a store on PostgreSQL advisory locks', ['pg'])
+  const { rest, options } = splitUrlOptions(url, ['schema', 'timeout'])
+  const connectionString = rest.replace(/^postgres(ql)?\+advisory:/, 'postgres:')
   // A pool that is never used opens no connection: it only says how.
-  return new AdvisoryStore(new pg.Pool({ connectionString: url.replace(/^postgres(ql)?\+advisory:/, 'postgres:') }), {})
+  return new AdvisoryStore(new pg.default.Pool({ connectionString }), options as AdvisoryOptions)
+}
+
+async function loadPg(): Promise<typeof import('pg') | undefined> {
+  try {
+    return await import('pg')
+  } catch (error) {
+    return unlessMissing(error, 'pg')
+  }
 }

@@ -7,6 +7,7 @@ import type { Sessions } from './sessions.js'
 import * as sql from './sql/embedded.js'
 import { filled } from './statements.js'
 import { explain } from './trouble.js'
+import { classOf } from './ttl-class.js'
 
 const CANCEL = filled(sql.cancel, {})
 const BLOCKED = filled(sql.blocked, {})
@@ -26,10 +27,11 @@ interface Waiter {
   cancelTimer: () => void
 }
 
-/** One place in the server's queue, for all in this process who want the same lock in the same mode. */
+/** One place in the server's queue, for all in this process who want the same lock in the same mode and class of ttl. */
 interface Wait {
   readonly id: LockId
   readonly shared: boolean
+  readonly ttlClass: number
   readonly waiters: Map<string, Waiter>
   since: number
   session: Session | undefined
@@ -59,15 +61,16 @@ export class Queue {
 
   /** Whoever is in line already, or finds somebody of this process there, has nothing to try first. */
   resume(claim: Claim, id: LockId): Promise<Answer> | undefined {
-    const others = claim.blockMs ? this.#waits.get(nameOf(id, isShared(claim))) : undefined
+    const others = claim.blockMs ? this.#waits.get(nameOf(id, isShared(claim), classOf(claim.ttlMs))) : undefined
     const wait = this.#places.get(identOf(claim)) ?? others
     return wait && this.#attach(wait, claim)
   }
 
   join(claim: Claim, id: LockId): Promise<Answer> {
-    const others = this.#waits.get(nameOf(id, isShared(claim)))
+    const ttlClass = classOf(claim.ttlMs)
+    const others = this.#waits.get(nameOf(id, isShared(claim), ttlClass))
     if (others) return this.#attach(others, claim)
-    const wait = this.#begin(id, isShared(claim))
+    const wait = this.#begin(id, isShared(claim), ttlClass)
     const answer = this.#attach(wait, claim)
     void this.#run(wait)
     return answer
@@ -107,10 +110,11 @@ export class Queue {
     await Promise.all(waits.map((wait) => wait.cancelling))
   }
 
-  #begin(id: LockId, shared: boolean): Wait {
+  #begin(id: LockId, shared: boolean, ttlClass: number): Wait {
     const wait: Wait = {
       id,
       shared,
+      ttlClass,
       waiters: new Map(),
       since: this.#world.now(),
       session: undefined,
@@ -119,7 +123,7 @@ export class Queue {
       cancelling: undefined,
       reserved: undefined,
     }
-    this.#waits.set(nameOf(id, shared), wait)
+    this.#waits.set(nameOf(id, shared, ttlClass), wait)
     return wait
   }
 
@@ -145,7 +149,7 @@ export class Queue {
   async #run(wait: Wait): Promise<void> {
     let session: Session | undefined
     try {
-      session = await this.#sessions.toWait()
+      session = await this.#sessions.toWait(wait.ttlClass)
       if (!session) return this.#turnAway(wait)
       wait.session = session
       this.#sessions.keepOneAwake()
@@ -201,7 +205,7 @@ export class Queue {
 
   /** Those whom the lock did not go to wait on, on another session. */
   #goOn(wait: Wait): void {
-    const next = this.#begin(wait.id, wait.shared)
+    const next = this.#begin(wait.id, wait.shared, wait.ttlClass)
     for (const [ident, waiter] of wait.waiters) {
       next.waiters.set(ident, waiter)
       this.#places.set(ident, next)
@@ -247,7 +251,7 @@ export class Queue {
   }
 
   #end(wait: Wait): void {
-    const name = nameOf(wait.id, wait.shared)
+    const name = nameOf(wait.id, wait.shared, wait.ttlClass)
     if (this.#waits.get(name) === wait) this.#waits.delete(name)
   }
 
@@ -303,8 +307,8 @@ export class Queue {
   }
 }
 
-function nameOf(id: LockId, shared: boolean): string {
-  return shared ? `${id.text} shared` : id.text
+function nameOf(id: LockId, shared: boolean, ttlClass: number): string {
+  return `${id.text} ${shared ? 'shared' : 'alone'} ${ttlClass}`
 }
 
 function longestTtl(wait: Wait): number {

@@ -1,4 +1,4 @@
-import { realWorld } from '../../kit/world.js'
+import type { World } from '../../kit/world.js'
 import type { Lease, Released } from '../../store.js'
 import { each, GONE, RELEASED } from './answers.js'
 import type { Book, Entry, Holding } from './book.js'
@@ -7,29 +7,38 @@ import type { Queue } from './queue.js'
 
 /** How locks end while their session lives: released, run out, or taken away by force. */
 export class Releasing {
+  readonly #world: World
   readonly #ids: Ids
   readonly #book: Book
   readonly #queue: Queue
 
-  constructor(ids: Ids, book: Book, queue: Queue) {
+  constructor(world: World, ids: Ids, book: Book, queue: Queue) {
+    this.#world = world
     this.#ids = ids
     this.#book = book
     this.#queue = queue
   }
 
-  /** Ends a lock, a place in line or a question. */
+  /** Ends a lock, a place in line or a question; with a token a lock only. */
   release(lease: Lease, answer: (answer: Released) => void): void {
-    if (this.#queue.leave(lease)) return answer(RELEASED)
+    if (this.#leavesQueue(lease)) return answer(RELEASED)
     const entry = this.#book.entry(this.#ids.of(lease.key))
     const turn = entry.enter()
     if (!turn) return this.#releaseNow(entry, lease, answer)
     void turn.then(() => {
       // It may have come to stand in line while we waited for our turn.
-      if (this.#queue.leave(lease)) {
+      if (this.#leavesQueue(lease)) {
         entry.leave()
         answer(RELEASED)
       } else this.#releaseNow(entry, lease, answer)
     })
+  }
+
+  /** Lets go of what was just granted. Whoever asks is the one who may change the entry. */
+  async giveBack(entry: Entry, lease: Lease): Promise<void> {
+    const holding = this.#book.find(lease)
+    if (!holding || !this.#book.remove(holding)) return
+    await new Promise<unknown>((resolve) => this.#unlock(entry, holding, resolve))
   }
 
   /** Its time has passed and nobody renewed it. `entered`: whoever asks is the one who may change the entry. */
@@ -37,19 +46,19 @@ export class Releasing {
     const entry = this.#book.entry(holding.id)
     if (!entered) await entry.enter()
     // Unless it was renewed while we waited for our turn. If its session has ended, the lock has too.
-    if (holding.deadline <= realWorld.now() && this.#book.remove(holding)) {
+    if (holding.deadline <= this.#world.now() && this.#book.remove(holding)) {
       await new Promise<unknown>((resolve) => this.#unlock(entry, holding, resolve))
     }
     if (!entered) entry.leave()
   }
 
   /** `onCut`: before anybody else can hold it. */
-  async revoke(id: LockId, onCut: () => void): Promise<Holding[]> {
+  async revoke(id: LockId, onCut: (cut: readonly Holding[]) => void): Promise<Holding[]> {
     const entry = this.#book.entry(id)
     await entry.enter()
     try {
       const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))
-      if (cut.length > 0) onCut()
+      if (cut.length > 0) onCut(cut)
       const lasts = [...new Map(cut.map((holding) => [holding.session, holding])).values()]
       await each(lasts, ({ session, shared }, settle) => session.unlock(id, shared, settle))
       return cut
@@ -66,13 +75,18 @@ export class Releasing {
     return GONE
   }
 
+  /** A token names a grant: a place in line or an open question is of another request of that owner, and stays. */
+  #leavesQueue(lease: Lease): boolean {
+    return lease.token === undefined && this.#queue.leave(lease)
+  }
+
   #releaseNow(entry: Entry, lease: Lease, answer: (answer: Released) => void): void {
     const holding = this.#book.find(lease)
     if (!holding) {
       entry.leave()
       return answer(GONE)
     }
-    const late = holding.deadline <= realWorld.now()
+    const late = holding.deadline <= this.#world.now()
     this.#book.remove(holding)
     this.#unlock(entry, holding, (outcome) => {
       entry.leave()

@@ -29,7 +29,6 @@ interface Errand extends Question<Row[]> {
 }
 
 export interface SessionOptions extends SetupOptions {
-  world: World
   /** A statement that takes longer is not going to be answered, unless it waits for a lock. */
   timeoutMs: number
   onLost(session: Session, error: SessionLost): void
@@ -57,6 +56,8 @@ export class Session {
   readonly holdings: Set<Holding> = new Set()
   /** Blocked in the queue of a lock, or set apart for that. Such a session holds nothing: it could not be pinged. */
   waiting = false
+  /** Which ttls may be held here. Undefined: nothing is held or asked for, so any. See `classOf`. */
+  ttlClass: number | undefined = undefined
   /** How many expect messages to arrive here: it must not begin to wait. */
   awaited = 0
   lost: SessionLost | undefined = undefined
@@ -87,7 +88,7 @@ export class Session {
       })
       return new Session(client, await prepare(client, options), options)
     } catch (error) {
-      void end(client)
+      void end(client, options.world)
       throw explain(error)
     } finally {
       cancel?.()
@@ -117,6 +118,12 @@ export class Session {
   /** Nothing is asked of it and nothing is held. */
   get free(): boolean {
     return !this.lost && !this.waiting && !this.#draining && this.awaited === 0 && this.holdings.size === 0
+  }
+
+  /** Sets it apart for locks of this class. False: it is for others. */
+  reserve(ttlClass: number): boolean {
+    this.ttlClass ??= ttlClass
+    return this.ttlClass === ttlClass
   }
 
   /** It should have answered by now. */
@@ -163,6 +170,7 @@ export class Session {
   /** Its wait is over, and it holds nothing. */
   standDown(): void {
     this.waiting = false
+    this.ttlClass = undefined
     this.#rest()
   }
 
@@ -213,6 +221,7 @@ export class Session {
     if (this.#groups.length > 0) return this.#locking.try(this.#groups.shift() as Attempt[], true, this.#next)
     if (this.#errands.length > 0) return void this.#runErrand().finally(this.#next)
     this.#draining = false
+    if (this.holdings.size === 0 && !this.waiting) this.ttlClass = undefined
     this.#rest()
   }
 

@@ -1,4 +1,5 @@
 import { LeaseholdError, StoreUnavailableError, UnsupportedError } from '../../errors.js'
+import type { World } from '../../kit/world.js'
 import { ask, end, type OpenClient, type PgClient } from './client.js'
 import { facts as factsSql, settings as settingsSql } from './sql/embedded.js'
 import { filled, type Statements } from './statements.js'
@@ -14,6 +15,7 @@ export const MARK = '[leasehold]'
 const OLDEST = 140_000
 
 export interface SetupOptions {
+  world: World
   open: OpenClient
   statements: Statements
   /** How long one statement may stay in the queue of a lock. */
@@ -31,7 +33,7 @@ export async function prepare(client: PgClient, options: SetupOptions): Promise<
   const { statements } = options
   const prepared = await explained(statements, async () => {
     const facts = await look(client, statements)
-    if (client.processID !== facts.pid) await assertSessions(client, facts.pid, options.open)
+    if (client.processID !== facts.pid) await assertSessions(client, facts.pid, options)
     await ask(client, filled(settingsSql, {}), [String(Math.ceil(options.queueMs)), options.applicationName])
     await noticeLostClients(client)
     if (!facts.sequenceExists) await createSequence(client, statements)
@@ -108,7 +110,8 @@ async function explained<T>(statements: Statements, work: () => Promise<T>): Pro
  * Something between us and PostgreSQL made up our process ID. That is fine as long as it keeps one backend for us.
  * Whether it does is asked before anything is set: a setting would stay behind on a connection that others get.
  */
-async function assertSessions(client: PgClient, pid: number, open: OpenClient): Promise<void> {
+async function assertSessions(client: PgClient, pid: number, { open, world }: SetupOptions): Promise<void> {
+  const bounded = <T>(work: Promise<T>): Promise<T> => within(world, work)
   const other = open()
   other.on('error', () => {})
   try {
@@ -127,7 +130,7 @@ async function assertSessions(client: PgClient, pid: number, open: OpenClient): 
       { cause: error },
     )
   } finally {
-    await end(other)
+    await end(other, world)
   }
 }
 
@@ -135,10 +138,13 @@ async function backendOf(client: PgClient): Promise<number> {
   return Number((await ask(client, 'SELECT pg_backend_pid()'))[0]?.[0])
 }
 
-function bounded<T>(work: Promise<T>): Promise<T> {
-  let timer: NodeJS.Timeout | undefined
+/** A pooler that has no second connection to give lets us wait for one: for no longer than this. */
+const SECOND_CONNECTION_MS = 1_000
+
+function within<T>(world: World, work: Promise<T>): Promise<T> {
+  let cancel: (() => void) | undefined
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error('no second connection')), 1_000)
+    cancel = world.after(SECOND_CONNECTION_MS, () => reject(new Error('no second connection')), true)
   })
-  return Promise.race([work, late]).finally(() => clearTimeout(timer))
+  return Promise.race([work, late]).finally(() => cancel?.())
 }

@@ -1,5 +1,4 @@
 import { ClosedError, UnsupportedError } from '../../errors.js'
-import { realWorld } from '../../kit/world.js'
 import {
   ALL,
   type Answer,
@@ -11,10 +10,11 @@ import {
   type Renewed,
   type Store,
   type WaiterView,
+  type Watch,
 } from '../../store.js'
 import { Acquiring } from './acquiring.js'
 import { each, GONE, unknown } from './answers.js'
-import { Book } from './book.js'
+import { Book, type Holding } from './book.js'
 import { clientsLike, type PgPool } from './client.js'
 import { LONGEST_IDLE_MS } from './idle-limit.js'
 import { Ids } from './ids.js'
@@ -45,34 +45,33 @@ export class AdvisoryStore implements Store {
   readonly #releasing: Releasing
   readonly #acquiring: Acquiring
   readonly #monitor: Monitor
-  readonly #doubters = new Set<() => void>()
+  readonly #revokedListeners = new Set<(lease: Lease) => void>()
   #closed: Promise<void> | undefined
 
   constructor(pool: PgPool, options: AdvisoryOptions) {
-    const { maxSessions, ...settings } = settingsOf(pool, options)
+    const { maxSessions, world, ...settings } = settingsOf(pool, options)
     this.timeoutMs = settings.timeoutMs
     const ids = new Ids(options.key)
-    this.#book = new Book(realWorld, (holding) => void this.#releasing.expire(holding))
+    this.#book = new Book(world, (holding) => void this.#releasing.expire(holding))
     const sessions = {
       ...settings,
       open: clientsLike(pool, this.timeoutMs),
-      world: realWorld,
+      world,
       onLost: (session: Session, error: SessionLost) => this.#lost(session, error),
       onIdle: () => {},
       onMessage: (channel: string, payload: string) => this.#monitor.hear(channel, payload),
     }
     this.#sessions = new Sessions(sessions, maxSessions)
-    this.#queue = new Queue(realWorld, this.#book, this.#sessions, this.timeoutMs)
-    this.#releasing = new Releasing(ids, this.#book, this.#queue)
+    this.#queue = new Queue(world, this.#book, this.#sessions, this.timeoutMs)
+    this.#releasing = new Releasing(world, ids, this.#book, this.#queue)
     this.#acquiring = new Acquiring(ids, this.#book, this.#sessions, this.#queue, this.#releasing)
-    this.#monitor = new Monitor(realWorld, ids, this.#book, this.#queue, this.#sessions, (id) =>
-      // Whoever holds them finds out before anybody else can: it is not renewed any more.
-      this.#releasing.revoke(id, () => this.#doubt()),
+    this.#monitor = new Monitor(world, ids, this.#book, this.#queue, this.#sessions, (id) =>
+      this.#releasing.revoke(id, (cut) => this.#tellRevoked(cut)),
     )
   }
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
-    if (!options?.atomic || claims.length < 2) return each(claims, (claim, answer) => this.#ask(claim, answer))
+    if (!options?.atomic || claims.length < 2) return this.#askEach(claims)
     const impossible = claims.map((claim) => this.#impossible(claim)).find((error) => error)
     return impossible ? Promise.resolve(claims.map(() => unknown(impossible))) : this.#acquiring.together(claims)
   }
@@ -116,9 +115,11 @@ export class AdvisoryStore implements Store {
     return this.#monitor.revoke(key)
   }
 
-  onDoubt(listener: () => void): () => void {
-    this.#doubters.add(listener)
-    return () => this.#doubters.delete(listener)
+  /** A session hears the other processes from its first moment, and nothing is held before there is one. */
+  watchRevoked(listener: (lease: Lease) => void): Watch {
+    const told = (lease: Lease): void => listener(lease)
+    this.#revokedListeners.add(told)
+    return { ready: true, live: () => !this.#closed, close: () => void this.#revokedListeners.delete(told) }
   }
 
   async now(): Promise<number> {
@@ -140,6 +141,19 @@ export class AdvisoryStore implements Store {
     await this.#sessions.close()
   }
 
+  /** All at once, except for a key that is stolen in the same batch: its claims are decided one after the other. */
+  #askEach(claims: readonly Claim[]): Promise<Answer[]> {
+    const stolen = new Map<string, Promise<unknown>>()
+    for (const { key, steal } of claims) if (steal && claims.length > 1) stolen.set(key, Promise.resolve())
+    return each(claims, (claim, answer) => {
+      const before = stolen.get(claim.key)
+      if (!before) return this.#ask(claim, answer)
+      const asked = before.then(() => new Promise<Answer>((resolve) => this.#ask(claim, resolve)))
+      stolen.set(claim.key, asked)
+      void asked.then(answer)
+    })
+  }
+
   #ask(claim: Claim, answer: (answer: Answer) => void): void {
     const impossible = this.#impossible(claim)
     if (impossible) return answer(unknown(impossible))
@@ -157,8 +171,17 @@ export class AdvisoryStore implements Store {
     return answer
   }
 
-  #doubt(): void {
-    for (const listener of this.#doubters) listener()
+  /** Before the lock is free: whoever held it stops believing before anybody else can hold it. */
+  #tellRevoked(cut: readonly Holding[]): void {
+    for (const { key, owner, token } of cut) {
+      for (const listener of [...this.#revokedListeners]) {
+        try {
+          listener({ key, owner, token })
+        } catch {
+          // A listener's mistake must not keep the lock from being unlocked.
+        }
+      }
+    }
   }
 
   /** The connection is gone, and so is everything on it. */

@@ -1,4 +1,3 @@
-import { randomBytes } from 'node:crypto'
 import type { World } from '../../kit/world.js'
 import type { Session } from './session.js'
 import type { Sessions } from './sessions.js'
@@ -43,7 +42,7 @@ export class Talk {
   readonly #world: World
   readonly #sessions: Sessions
   readonly #answer: (question: Question) => Promise<Report>
-  readonly #channel = `leasehold_${randomBytes(8).toString('hex')}`
+  readonly #channel: string
   readonly #listening = new WeakSet<Session>()
   readonly #asking = new Map<string, (reply: Reply) => void>()
   /** Every session of a process hears the same question. */
@@ -52,6 +51,7 @@ export class Talk {
 
   constructor(world: World, sessions: Sessions, answer: (question: Question) => Promise<Report>) {
     this.#world = world
+    this.#channel = `leasehold_${Buffer.from(world.bytes()).toString('hex', 0, 8)}`
     this.#sessions = sessions
     this.#answer = answer
   }

@@ -1,14 +1,15 @@
 import { InvalidOptionError, LockTimeoutError } from '../../errors.js'
 import { type Duration, milliseconds } from '../../kit/duration.js'
 import { realWorld } from '../../kit/world.js'
+import { knownOptions } from '../../util/options.js'
 import { idOfName, idOfNumbers, type LockId, showId } from './ids.js'
 import { codeOf, explain } from './trouble.js'
 
 export interface TransactionLockOptions {
-  /** Give up after this long. 0: one attempt. `'forever'`: never. Default 10s. */
-  wait?: Duration | 'forever'
+  /** Give up after this long, whatever `statement_timeout` says. 0: one attempt. `'forever'`: never. Default 10s. */
+  wait?: Duration | 'forever' | undefined
   /** `shared`: any number at once, but never beside an exclusive one. */
-  mode?: 'exclusive' | 'shared'
+  mode?: 'exclusive' | 'shared' | undefined
 }
 
 /** A client of `pg` on which BEGIN was run, or what postgres.js gives to the function of `sql.begin`. */
@@ -55,7 +56,7 @@ export async function lockInTransaction(
   names: LockTarget | readonly LockTarget[],
   options: TransactionLockOptions = {},
 ): Promise<void> {
-  const { wait = '10s', mode = 'exclusive' } = options
+  const { wait = '10s', mode = 'exclusive' } = knownOptions(options, ['wait', 'mode'])
   const waitMs = wait === 'forever' ? Number.POSITIVE_INFINITY : milliseconds('wait', wait, { or: '"forever"' })
   if (mode !== 'exclusive' && mode !== 'shared') throw new InvalidOptionError('mode', mode, "'exclusive' or 'shared'")
   const targets = inOrder(isList(names) ? names : [names as LockTarget])
@@ -100,7 +101,12 @@ async function attempt(tx: Transaction, targets: readonly Target[], mode: string
 }
 
 async function lockEach(tx: Transaction, targets: readonly Target[], mode: string, until: number): Promise<void> {
-  const [before] = await tx.ask(`SELECT ${BEGUN}, current_setting('lock_timeout') AS lock_timeout`)
+  // A statement_timeout is armed when a statement begins, so it is lifted one statement before the wait. Otherwise the
+  // wait would end after that, with an error that says nothing of a lock. A rollback to the savepoint restores both.
+  const [before] = await tx.ask(
+    `SELECT ${BEGUN}, current_setting('lock_timeout') AS lock_timeout, current_setting('statement_timeout') AS statement_timeout,
+      set_config('statement_timeout', '0', true) AS lifted`,
+  )
   assertBegun(before)
   for (const target of targets) {
     const leftMs = until - realWorld.now()
@@ -114,7 +120,10 @@ async function lockEach(tx: Transaction, targets: readonly Target[], mode: strin
       throw codeOf(error) === '55P03' ? new Busy(target) : error
     }
   }
-  await tx.ask(`SELECT set_config('lock_timeout', '${before?.['lock_timeout']}', true)`)
+  await tx.ask(
+    `SELECT set_config('lock_timeout', '${before?.['lock_timeout']}', true),
+      set_config('statement_timeout', '${before?.['statement_timeout']}', true)`,
+  )
 }
 
 function assertBegun(row: Record<string, string> | undefined): void {

@@ -89,7 +89,7 @@ export class Wire {
   cut(error: Error): Promise<void> {
     this.#broken ??= error
     this.#cancelLook?.()
-    return end(this.#client)
+    return end(this.#client, this.#world)
   }
 
   failInFlight(error: Error): void {

@@ -1,4 +1,5 @@
 import { LeaseholdError, StoreUnavailableError } from '../../errors.js'
+import { reasonOf } from '../../util/reason.js'
 import type { Names } from './migrate.js'
 import { isMissing, SchemaError } from './schema-error.js'
 
@@ -18,7 +19,8 @@ const reasons: Record<string, string> = {
 /** Every error of a call, as one of ours that says what it means. */
 export function explain(error: unknown, names: Names): LeaseholdError {
   if (error instanceof LeaseholdError) return error
-  const { code = '', message = String(error) } = error as { code?: string; message?: string }
+  const { code = '' } = error as { code?: string }
+  const message = reasonOf(error)
   if (isMissing(error)) {
     return new SchemaError(
       `the schema "${names.schema}" lacks something that leasehold needs (${message}); run: leasehold migrate --store postgres://…`,
@@ -31,7 +33,7 @@ export function explain(error: unknown, names: Names): LeaseholdError {
       { cause: error },
     )
   }
-  const reason = reasons[code] ? `${reasons[code]}: ${message}` : message || code || 'no reason given'
+  const reason = reasons[code] ? `${reasons[code]}: ${message}` : message
   return new StoreUnavailableError(`postgres is unavailable: ${reason}`, { cause: error })
 }
 

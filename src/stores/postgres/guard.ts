@@ -3,7 +3,8 @@
  *
  * @module
  */
-import { InvalidOptionError, LeaseholdError } from '../../errors.js'
+import { brand, InvalidOptionError, LeaseholdError } from '../../errors.js'
+import { knownOptions } from '../../util/options.js'
 import type { PostgresClient } from './database.js'
 import { namesOf, text } from './migrate.js'
 import { isPool, type PgPool, type PgPoolClient, type PgQueryable } from './pg.js'
@@ -25,6 +26,10 @@ export class StaleTokenError extends LeaseholdError {
     this.token = token
     this.seen = seen
   }
+
+  static {
+    brand(this, 'StaleTokenError')
+  }
 }
 
 export interface GuardOptions {
@@ -33,17 +38,15 @@ export interface GuardOptions {
   /** `lock.fencingToken` */
   token: bigint
   /** Where leasehold's tables are. */
-  schema?: string
+  schema?: string | undefined
 }
 
 /**
  * To be called in the transaction that writes, before the write. Rejects with `StaleTokenError` if a newer token has
  * written to the resource; the transaction can then only be rolled back.
  */
-export async function guard(
-  transaction: Transaction,
-  { resource, token, schema = 'public' }: GuardOptions,
-): Promise<void> {
+export async function guard(transaction: Transaction, options: GuardOptions): Promise<void> {
+  const { resource, token, schema = 'public' } = knownOptions(options, ['resource', 'token', 'schema'])
   if (typeof resource !== 'string' || resource === '' || resource.includes('\0')) {
     throw new InvalidOptionError('resource', resource, 'text of at least one character, without NUL')
   }

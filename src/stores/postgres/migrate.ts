@@ -5,6 +5,7 @@
  */
 import { createHash } from 'node:crypto'
 import { InvalidOptionError } from '../../errors.js'
+import { knownOptions } from '../../util/options.js'
 import { type Database, databaseOf, type PostgresClient } from './database.js'
 import { explain, isBroken } from './explain.js'
 import { isMissing, SchemaError } from './schema-error.js'
@@ -26,9 +27,9 @@ const PATIENCE_MS = 120_000
 
 export interface MigrationOptions {
   /** Where tables and functions live. */
-  schema?: string
+  schema?: string | undefined
   /** Take over a table `distributed_locks` and functions `acquire_lock`, `release_lock` that are not ours, instead of stopping. */
-  adopt?: boolean
+  adopt?: boolean | undefined
 }
 
 /** Everything that depends on the schema's name. */
@@ -75,11 +76,12 @@ export function text(value: string): string {
 }
 
 /** The script that `migrate` applies, for `leasehold migrate --print` and for those who have their own migrations. */
-export function migrationSql(options: MigrationOptions = {}, files: Sources = sources): string {
-  return `begin;\n${body(options, files)}commit;\n`
+export function migrationSql(options: MigrationOptions = {}): string {
+  return `begin;\n${body(options, sources)}commit;\n`
 }
 
-function body({ schema = 'public', adopt = false }: MigrationOptions, files: Sources): string {
+function body(options: MigrationOptions, files: Sources): string {
+  const { schema = 'public', adopt = false } = knownOptions(options, ['schema', 'adopt'])
   const { begin, tables, line, acquire, renew, release, look, take, guard, surface, end } = files
   const taken = adopt ? files.adopt : files.foreign
   // views are used by revoke, and so on: plpgsql looks when it runs, plain SQL functions when they are made.
@@ -105,7 +107,7 @@ export async function migrateDatabase(
   options: MigrationOptions = {},
   files: Sources = sources,
 ): Promise<boolean> {
-  const names = namesOf(options.schema ?? 'public')
+  const names = namesOf(knownOptions(options, ['schema', 'adopt']).schema ?? 'public')
   const away = (error: unknown): never => {
     throw explain(error, names)
   }

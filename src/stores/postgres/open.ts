@@ -1,6 +1,8 @@
-import { LeaseholdError } from '../../errors.js'
+import { MissingPackageError } from '../../errors.js'
 import type { Duration } from '../../kit/duration.js'
 import type { Store } from '../../store.js'
+import { unlessMissing } from '../../util/optional-import.js'
+import { splitUrlOptions } from '../../util/url-options.js'
 import { databaseOf, type PostgresClient } from './database.js'
 import { type Sources, sources } from './migrate.js'
 import { createPostgresStore, type PostgresOptions } from './store.js'
@@ -22,49 +24,46 @@ export async function open(url: string, options: PostgresOptions = {}, files: So
 }
 
 function parse(url: string): PostgresOptions & { connection: string } {
-  const [address = '', query = ''] = url.split(/\?(.*)/s)
-  const parameters = new URLSearchParams(query)
-  const own: PostgresOptions = {}
-  const take = (name: string): string | undefined => {
-    const value = parameters.get(name) ?? undefined
-    parameters.delete(name)
-    return value
+  const { rest, options } = splitUrlOptions(url, ['schema', 'timeout', 'migrate'])
+  const { schema, timeout, migrate } = options
+  return {
+    connection: rest,
+    ...(schema === undefined ? {} : { schema }),
+    ...(timeout === undefined ? {} : { timeout: timeout as Duration }),
+    ...(migrate === undefined ? {} : { migrate: migrate !== 'false' }),
   }
-  const [schema, timeout, migrate] = [take('schema'), take('timeout'), take('migrate')]
-  if (schema !== undefined) own.schema = schema
-  if (timeout !== undefined) own.timeout = timeout as Duration
-  if (migrate !== undefined) own.migrate = migrate !== 'false'
-  return { ...own, connection: parameters.size > 0 ? `${address}?${parameters.toString()}` : address }
 }
 
 /** `pg` if it is installed, else `postgres`. */
 export async function openClient(url: string): Promise<OpenClient> {
-  const pg = await optional(() => import('pg'), 'pg')
+  const pg = await loadPg()
   if (pg) {
     // Idle connections must not keep a process alive that has nothing else to do.
     const pool = new pg.default.Pool({ connectionString: url, allowExitOnIdle: true, max: 10 })
     pool.on('error', () => {})
     return { client: pool, close: async () => void (pool.ending || (await pool.end())) }
   }
-  const postgres = await optional(() => import('postgres'), 'postgres')
+  const postgres = await loadPostgresJs()
   if (postgres) {
     // Its own pause between attempts to reconnect grows to 20 s, in which nothing is asked and locks run out.
     const sql = postgres.default(url, { onnotice: () => {}, backoff: (tries) => Math.min(0.05 * 2 ** tries, 1) })
     return { client: sql as unknown as PostgresClient, close: () => sql.end({ timeout: 1 }) }
   }
-  throw new LeaseholdError(
-    'MISSING_PACKAGE',
-    'postgres:// needs a client package: npm install pg (or: npm install postgres)',
-  )
+  throw new MissingPackageError('a store on PostgreSQL', ['pg', 'postgres'])
 }
 
-/** Undefined if exactly this package is not there; any other failure is a failure. */
-async function optional<T>(load: () => Promise<T>, name: string): Promise<T | undefined> {
+async function loadPg(): Promise<typeof import('pg') | undefined> {
   try {
-    return await load()
+    return await import('pg')
   } catch (error) {
-    const { code, message } = error as { code?: string; message?: string }
-    if (code === 'ERR_MODULE_NOT_FOUND' && message?.includes(`'${name}'`)) return undefined
-    throw error
+    return unlessMissing(error, 'pg')
+  }
+}
+
+async function loadPostgresJs(): Promise<{ default: typeof import('postgres') } | undefined> {
+  try {
+    return await import('postgres')
+  } catch (error) {
+    return unlessMissing(error, 'postgres')
   }
 }

@@ -84,10 +84,17 @@ export class PgListener implements Listening {
   }
 }
 
-/** An orderly end may wait for a server that is gone: not longer than a moment. */
+/**
+ * An orderly end may wait for a server that is gone: not longer than a moment. The connection does not keep the process
+ * alive, so the timer does: somebody awaits `close()`.
+ */
 function end(client: PgClient): Promise<void> {
   return new Promise((resolve) => {
-    realWorld.after(500, resolve)
-    client.end().then(resolve, () => resolve())
+    const done = (): void => {
+      cancel()
+      resolve()
+    }
+    const cancel = realWorld.after(500, resolve, true)
+    client.end().then(done, done)
   })
 }

@@ -1,10 +1,9 @@
-import { UnsupportedError } from '../../errors.js'
+import { brand, UnsupportedError } from '../../errors.js'
 
 /** The database has no schema that this code can work with. Asking again will not help. */
 export class SchemaError extends UnsupportedError {
-  constructor(message: string, options?: ErrorOptions) {
-    super(message)
-    if (options?.cause !== undefined) this.cause = options.cause
+  static {
+    brand(this, 'SchemaError')
   }
 }
 

@@ -16,6 +16,7 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
+import { knownOptions } from '../../util/options.js'
 import { Bell } from './bell.js'
 import type { Database } from './database.js'
 import { explain, isBroken } from './explain.js'
@@ -23,14 +24,16 @@ import { checkSchema, migrateDatabase, type Names, namesOf, type Sources, source
 
 export interface PostgresOptions {
   /** The schema that holds the tables and functions. Stores with different ones do not know each other. */
-  schema?: string
+  schema?: string | undefined
   /** How long one call may take before its outcome counts as unknown. Replaces the role's `statement_timeout` for these calls. */
-  timeout?: Duration
+  timeout?: Duration | undefined
   /** Create or update the schema at the first call. Without it `leasehold migrate`, or `migrate(pool)`, has to have run. */
-  migrate?: boolean
+  migrate?: boolean | undefined
   /** Keep one connection that listens, to be woken when a lock is handed over. Without it whoever waits asks again and again. */
-  listen?: boolean
+  listen?: boolean | undefined
 }
+
+const OPTIONS = ['schema', 'timeout', 'migrate', 'listen']
 
 /** What the server's B-tree takes of a key, with room to spare. */
 const MOST_BYTES_OF_A_KEY = 2_000
@@ -65,13 +68,14 @@ class Postgres implements Store {
   readonly #bell: Bell | undefined
   readonly #doubters = new Set<() => void>()
   readonly #releasing = new Map<string, Promise<Released[]>>()
-  readonly #unhook: () => void
+  /** Undefined while nobody uses the store: the pool is not ours, and keeps no listener then. */
+  #unhook: (() => void) | undefined
   #checked: Promise<void> | true | undefined
   /** A connection broke; the next answer shows that there is a new one. */
   #shaken = false
 
   constructor(database: Database, options: PostgresOptions, files: Sources, close: () => Promise<void>) {
-    const { schema = 'public', timeout = '2s', migrate = false, listen = true } = options
+    const { schema = 'public', timeout = '2s', migrate = false, listen = true } = knownOptions(options, OPTIONS)
     this.timeoutMs = milliseconds('timeout', timeout, { min: 50, max: 3_600_000 })
     this.#database = database
     this.#names = namesOf(schema)
@@ -81,9 +85,7 @@ class Postgres implements Store {
     this.#functions = this.#names.fill('{schema}.leasehold_')
     this.#migrate = migrate
     this.#close = close
-    this.#unhook = database.onBroken(() => {
-      this.#shaken = true
-    })
+    this.#hook()
     if (listen) {
       const bell = new Bell(database, this.#names.channel, this.timeoutMs, () => this.#doubt())
       this.#bell = bell
@@ -167,6 +169,7 @@ class Postgres implements Store {
   }
 
   onDoubt(listener: () => void): () => void {
+    this.#hook()
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
   }
@@ -187,10 +190,13 @@ class Postgres implements Store {
   }
 
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
-    const answers = await this.#ask<[number, number, number | null, number][]>('take', requests, null)
-    return answers.map(([allowed, remaining, retryAfterMs, resetMs], i) => {
+    type Said = [number, number, number | null, number, [number, number][] | undefined]
+    const answers = await this.#ask<Said[]>('take', requests, null)
+    return answers.map(([allowed, remaining, retryAfterMs, resetMs, states = []], i) => {
       if (allowed === 2) return { granted: 'unknown', error: stuck((requests[i] as TakeRequest).key) }
-      return { allowed: allowed === 1, remaining, retryAfterMs: retryAfterMs ?? Number.POSITIVE_INFINITY, resetMs }
+      const limits = states.map(([left, nextMs]) => ({ remaining: left, nextMs }))
+      const retry = retryAfterMs ?? Number.POSITIVE_INFINITY
+      return { allowed: allowed === 1, remaining, retryAfterMs: retry, resetMs, limits }
     })
   }
 
@@ -198,10 +204,21 @@ class Postgres implements Store {
     return Number(await this.#run(`(date_part('epoch', clock_timestamp()) * 1000)::text`))
   }
 
+  idle(): void {
+    this.#unhook?.()
+    this.#unhook = undefined
+  }
+
   async close(): Promise<void> {
-    this.#unhook()
+    this.idle()
     await this.#bell?.close()
     await this.#close()
+  }
+
+  #hook(): void {
+    this.#unhook ??= this.#database.onBroken(() => {
+      this.#shaken = true
+    })
   }
 
   /** Where those who wait by this store are told that they were let in. */

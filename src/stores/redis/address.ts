@@ -4,6 +4,7 @@
  * @module
  */
 import { InvalidOptionError } from '../../errors.js'
+import { unknownWord } from '../../util/options.js'
 import type { RedisStoreOptions } from './store.js'
 
 export interface Address {
@@ -26,24 +27,34 @@ const PORTS = { single: 6379, cluster: 6379, sentinel: 26379 }
 
 /** Several hosts are more than `URL` takes, so the parts are taken by hand. */
 export function parseAddress(url: string): Address {
-  const match = /^(rediss?)(?:\+(cluster|sentinel))?:\/\/(?:([^@/?]*)@)?([^/?]*)((?:\/[^?]*)?)(?:\?(.*))?$/.exec(url)
+  const match = /^(rediss?)(?:\+(cluster|sentinel))?:\/\/(?:([^/?]*)@)?([^@/?]*)((?:\/[^?]*)?)(?:\?(.*))?$/s.exec(url)
   if (!match) throw bad(url)
   const [, scheme, topology = 'single', credentials, authority = '', path = '', query = ''] = match
   const kind = topology as Address['kind']
   const hosts = authority.split(',').map((part) => hostOf(part, PORTS[kind], url))
   if (kind === 'single' && hosts.length !== 1) throw bad(url)
-  const [username, password] = credentialsOf(credentials)
-  const parts = path.split('/').slice(1).map(decodeURIComponent)
+  const [username, password] = credentialsOf(credentials, url)
+  const parts = path
+    .split('/')
+    .slice(1)
+    .map((part) => decoded(part, url))
   const master = kind === 'sentinel' ? (parts.shift() ?? '') : ''
   if (kind === 'sentinel' && master === '') throw bad(url)
   const db = parts.length === 0 || parts[0] === '' ? 0 : Number(parts[0])
   if (!Number.isInteger(db) || db < 0 || parts.length > 1 || (kind === 'cluster' && db !== 0)) throw bad(url)
-  return { kind, tls: scheme === 'rediss', hosts, username, password, db, master, options: optionsOf(query, url) }
+  return { kind, tls: scheme === 'rediss', hosts, username, password, db, master, options: optionsOf(query) }
 }
 
-/** Without the password: an error message may end in a log. */
 function bad(url: string): InvalidOptionError {
-  return new InvalidOptionError('store', url.replace(/\/\/[^@/]*@/, '//…@'), TAKES)
+  return new InvalidOptionError('store', url, TAKES)
+}
+
+function decoded(text: string, url: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    throw bad(url)
+  }
 }
 
 function hostOf(part: string, port: number, url: string): { host: string; port: number } {
@@ -52,19 +63,19 @@ function hostOf(part: string, port: number, url: string): { host: string; port: 
   return { host: match[1] ?? (match[2] || '127.0.0.1'), port: match[3] ? Number(match[3]) : port }
 }
 
-function credentialsOf(text: string | undefined): [string | undefined, string | undefined] {
+function credentialsOf(text: string | undefined, url: string): [string | undefined, string | undefined] {
   if (text === undefined) return [undefined, undefined]
   const [user = '', ...rest] = text.split(':')
-  const password = rest.length > 0 ? decodeURIComponent(rest.join(':')) : undefined
-  return [user === '' ? undefined : decodeURIComponent(user), password]
+  const password = rest.length > 0 ? decoded(rest.join(':'), url) : undefined
+  return [user === '' ? undefined : decoded(user, url), password]
 }
 
-function optionsOf(query: string, url: string): RedisStoreOptions {
+function optionsOf(query: string): RedisStoreOptions {
   const options: RedisStoreOptions = {}
   for (const [name, value] of new URLSearchParams(query)) {
     if (name === 'prefix') options.prefix = value
     else if (name === 'timeout') options.timeout = value as NonNullable<RedisStoreOptions['timeout']>
-    else throw bad(url)
+    else throw unknownWord('option', name, ['prefix', 'timeout'])
   }
   return options
 }

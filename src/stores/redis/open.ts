@@ -3,10 +3,11 @@
  *
  * @module
  */
-import { UnsupportedError } from '../../errors.js'
+import { MissingPackageError } from '../../errors.js'
 import type { Store } from '../../store.js'
+import { adapterOf } from '../../clients/redis/adapter-of.js'
+import { loadIoRedis, loadNodeRedis } from '../../clients/redis/load.js'
 import { type Address, parseAddress } from './address.js'
-import { adapterOf } from './index.js'
 import { embedded } from './scripts.js'
 import { createRedisStore } from './store.js'
 
@@ -23,26 +24,15 @@ interface Opened {
 export async function open(url: string): Promise<Store> {
   const address = parseAddress(url)
   const opened = (await withIoRedis(address)) ?? (await withNodeRedis(address))
-  if (!opened)
-    throw new UnsupportedError('a store on Redis needs a client, and none is installed: npm install ioredis (or redis)')
+  if (!opened) throw new MissingPackageError('a store on Redis', ['ioredis', 'redis'])
   return createRedisStore(adapterOf(opened.client), address.options, embedded, opened.close)
-}
-
-/** The module, or undefined if it is not installed. */
-async function optional<T>(load: () => Promise<T>): Promise<T | undefined> {
-  try {
-    return await load()
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ERR_MODULE_NOT_FOUND') return undefined
-    throw error
-  }
 }
 
 /** What is wrong is said by the call that it concerns; an unheard `error` event would end the process. */
 const ignore = (): void => {}
 
 async function withIoRedis({ kind, tls, hosts, username, password, db, master }: Address): Promise<Opened | undefined> {
-  const ioredis = await optional(() => import('ioredis'))
+  const ioredis = await loadIoRedis()
   if (!ioredis) return undefined
   const secret = { ...(username === undefined ? {} : { username }), ...(password === undefined ? {} : { password }) }
   const secure = tls ? { tls: {} } : {}
@@ -61,7 +51,7 @@ async function withIoRedis({ kind, tls, hosts, username, password, db, master }:
 }
 
 async function withNodeRedis(address: Address): Promise<Opened | undefined> {
-  const module = await optional(() => import('redis'))
+  const module = await loadNodeRedis()
   if (!module) return undefined
   const client = nodeRedisClient(module, address)
   client.on('error', ignore)

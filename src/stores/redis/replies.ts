@@ -15,6 +15,7 @@ import type {
   WaiterView,
 } from '../../store.js'
 import { type Reply, maybeText, text } from '../../clients/redis/adapter.js'
+import { statesOf } from './takes.js'
 import { unavailable } from './trouble.js'
 
 /** A lone answer is not in a list: the usual case spares the client a nested reply. */
@@ -101,7 +102,9 @@ export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Fai
   const error = failureOf(replies[at])
   if (error) return { granted: 'unknown', error }
   const retryAfter = Number(replies[at + 2])
+  const limits = statesOf(replies[at + 4])
   return {
+    ...(limits ? { limits } : {}),
     allowed: Number(replies[at]) === 1,
     remaining: Number(replies[at + 1]),
     retryAfterMs: retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter / 1_000,

@@ -21,6 +21,7 @@ import {
   type WaiterView,
   type Watch,
 } from '../../store.js'
+import { knownOptions } from '../../util/options.js'
 import type { Adapter, Reply } from '../../clients/redis/adapter.js'
 import { Bells } from './bells.js'
 import { termsOfClaim, wholeMs } from './claims.js'
@@ -36,19 +37,21 @@ import { Transport } from './transport.js'
 
 export interface RedisStoreOptions {
   /** Stands before every key, so that several applications share one Redis. Default: nothing, `lock:<name>`. */
-  prefix?: string
+  prefix?: string | undefined
   /** A call that is not answered within this time counts as unknown. Default: `2s`. */
-  timeout?: Duration
+  timeout?: Duration | undefined
   /**
    * Keeps the connection for wake-ups open at all times, so that a holder who waits for nothing hears of a forced release
    * at once. Default: it opens when somebody waits; otherwise a forced release is noticed at the next heartbeat.
    */
-  alwaysListen?: boolean
+  alwaysListen?: boolean | undefined
   /** Lists holders who are not ours as well, found by SCAN for at most 5 % of the time. Default: true. */
-  listForeign?: boolean
+  listForeign?: boolean | undefined
   /** Grants locks on a server that is evicting keys, and so may drop them without a word. Default: false. */
-  allowEviction?: boolean
+  allowEviction?: boolean | undefined
 }
+
+const OPTIONS = ['prefix', 'timeout', 'alwaysListen', 'listForeign', 'allowEviction']
 
 /** One key per claim and the index: a call touches at most 250 keys, and holds the server up for about a millisecond. */
 const MAX_BATCH = 249
@@ -94,7 +97,13 @@ class RedisStore implements Store {
     sources: Sources,
     closeClient: (() => Promise<unknown>) | undefined,
   ) {
-    const { prefix = '', timeout = '2s', alwaysListen = false, listForeign = true, allowEviction = false } = options
+    const {
+      prefix = '',
+      timeout = '2s',
+      alwaysListen = false,
+      listForeign = true,
+      allowEviction = false,
+    } = knownOptions(options, OPTIONS)
     if (typeof prefix !== 'string' || prefix.includes('\0'))
       throw new InvalidOptionError('prefix', prefix, 'a text without NUL')
     this.timeoutMs = milliseconds('timeout', timeout, { min: 1, max: 2 ** 31 - 1 })
@@ -169,8 +178,13 @@ class RedisStore implements Store {
   }
 
   onDoubt(listener: () => void): () => void {
+    this.#adapter.attend()
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
+  }
+
+  outage(): unknown {
+    return this.#adapter.ready() ? undefined : this.#adapter.trouble()
   }
 
   holders(prefix: string): Promise<HolderView[]> {
@@ -188,12 +202,16 @@ class RedisStore implements Store {
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
     return this.#byPartition(requests, async (part) => {
       const reply = await this.#transport.run(this.#scripts.take, metersOf(part, this.#names), termsOf(part))
-      return part.map((_, i) => takenOf(reply as Reply[], i * 4))
+      return part.map((_, i) => takenOf(reply as Reply[], i * 5))
     })
   }
 
   async now(): Promise<number> {
     return Number(await this.#transport.run(this.#scripts.list, [], [])) / 1_000
+  }
+
+  idle(): void {
+    this.#adapter.rest()
   }
 
   close(): Promise<void> {

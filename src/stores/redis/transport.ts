@@ -12,6 +12,11 @@ import { unavailable } from './trouble.js'
 /** After a failure, how often to look whether the server is back: at first, and at most. */
 const PROBE_MS = 50
 const LONGEST_PROBE_MS = 1_000
+/**
+ * How long a call waits for a client that has reported an error since it was last connected: long enough for one more
+ * attempt, short enough that a caller hears why within its `wait`.
+ */
+const REFUSED_MS = 250
 /** A failure this long after the last recovery is a new one. */
 const CALM_MS = 5_000
 
@@ -106,16 +111,27 @@ export class Transport {
         if (error) reject(error)
         else resolve()
       }
+      const giveUp = (waitedMs: number): void => {
+        const reason = unavailable(adapter.trouble()).message
+        const waited = `not connected within ${formatDuration(waitedMs)}`
+        settle(new StoreUnavailableError(`${reason}; ${waited}`, { cause: adapter.trouble() }))
+      }
+      const limit = (ms: number): void => {
+        clearTimeout(timer)
+        timer = setTimeout(giveUp, ms, ms)
+        timer.unref()
+      }
       const look = (): void => {
         if (adapter.ready()) settle()
         else if (adapter.closed()) settle(unavailable(adapter.trouble()))
+        else if (adapter.lastError !== undefined && !refused) {
+          refused = true
+          limit(Math.min(REFUSED_MS, this.#timeoutMs))
+        }
       }
-      const timer = setTimeout(() => {
-        const reason = unavailable(adapter.trouble()).message
-        const waited = `not connected within ${formatDuration(this.#timeoutMs)}`
-        settle(new StoreUnavailableError(`${reason}; ${waited}`, { cause: adapter.trouble() }))
-      }, this.#timeoutMs)
-      timer.unref()
+      let refused = false
+      let timer: NodeJS.Timeout | undefined
+      limit(this.#timeoutMs)
       const stop = adapter.onTurn(look)
       look()
     })

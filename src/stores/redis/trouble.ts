@@ -4,6 +4,7 @@
  * @module
  */
 import { LeaseholdError, StoreUnavailableError } from '../../errors.js'
+import { reasonOf } from '../../util/reason.js'
 
 /** What the first word of a Redis error means for a lock. */
 const meanings: Record<string, string> = {
@@ -26,7 +27,7 @@ const meanings: Record<string, string> = {
 
 export function unavailable(error: unknown): LeaseholdError {
   if (error instanceof LeaseholdError) return error
-  const message = error instanceof Error ? error.message || error.name : String(error)
+  const message = reasonOf(error)
   const meaning = meanings[/^-?([A-Z]+)\b/.exec(message)?.[1] ?? '']
   const reason = meaning ? `${meaning}: ${message}` : `is unavailable: ${message}`
   return new StoreUnavailableError(`redis ${reason}`, { cause: error })

@@ -2,6 +2,7 @@ import { InvalidOptionError } from '../../errors.js'
 import { type Duration, milliseconds } from '../../kit/duration.js'
 import { realWorld } from '../../kit/world.js'
 import type { Store } from '../../store.js'
+import { knownOptions } from '../../util/options.js'
 import { lineFor } from './clients.js'
 import { RedlockStore } from './store.js'
 
@@ -10,12 +11,13 @@ const MOST_NODES = 31
 const FEWEST_NODES = 3
 /** Twice the default ttl of a lock. A server that was emptied sits out for as long, so it should not be much more. */
 const DEFAULT_MAX_TTL = '1m'
+export const OPTIONS: readonly string[] = ['maxTtl', 'drift', 'nodeTimeout']
 
 export interface RedlockOptions {
   /**
    * The longest lease. Longer ones are refused, and a server that was restarted or emptied sits out this long before it
    * votes again: shorter means sooner back, longer means longer holds without a heartbeat. The same for all who use these
-   * servers. Default: '1m'.
+   * servers. Default `1m`.
    */
   maxTtl?: Duration | undefined
   /** How much faster than ours a server's clock may run, as a share of the ttl. Leases are trusted for that much less. */
@@ -41,7 +43,7 @@ export function createRedlock(
   if (new Set(clients).size < clients.length) {
     throw new InvalidOptionError('clients', clients.length, 'a client per server, and one of them is there twice')
   }
-  const { maxTtl = DEFAULT_MAX_TTL, drift = 0.01, nodeTimeout = 500 } = options ?? {}
+  const { maxTtl = DEFAULT_MAX_TTL, drift = 0.01, nodeTimeout = 500 } = knownOptions(options, OPTIONS)
   if (typeof drift !== 'number' || !(drift >= 0 && drift <= 0.5)) {
     throw new InvalidOptionError('drift', drift, 'a share of the ttl from 0 to 0.5')
   }

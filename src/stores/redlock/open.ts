@@ -1,7 +1,9 @@
-import { InvalidOptionError, UnsupportedError } from '../../errors.js'
+import { InvalidOptionError, MissingPackageError } from '../../errors.js'
 import type { Duration } from '../../kit/duration.js'
 import type { Store } from '../../store.js'
-import { createRedlock, type RedlockOptions } from './create.js'
+import { loadIoRedis, loadNodeRedis } from '../../clients/redis/load.js'
+import { unknownWord } from '../../util/options.js'
+import { createRedlock, OPTIONS, type RedlockOptions } from './create.js'
 
 const FORM =
   'redlock://[user:password@]host:port,host:port,host:port[/db][?maxTtl=1m&nodeTimeout=500ms&drift=0.01], or rediss+redlock://'
@@ -45,15 +47,15 @@ export async function open(url: string): Promise<Store> {
 }
 
 function parse(url: string): { addresses: Address[]; options: RedlockOptions } {
-  const match = /^(redlock|rediss\+redlock):\/\/(?:([^@/?]*)@)?([^/?]+)(?:\/(\d*))?(?:\?(.*))?$/.exec(url)
-  if (!match) throw new InvalidOptionError('store', redacted(url), FORM)
+  const match = /^(redlock|rediss\+redlock):\/\/(?:([^/?]*)@)?([^@/?]+)(?:\/(\d*))?(?:\?(.*))?$/s.exec(url)
+  if (!match) throw new InvalidOptionError('store', url, FORM)
   const [, scheme, credentials = '', hosts = '', db = '', query = ''] = match
   const colon = credentials.indexOf(':')
-  const username = decodeURIComponent(colon < 0 ? credentials : credentials.slice(0, colon)) || undefined
-  const password = colon < 0 ? undefined : decodeURIComponent(credentials.slice(colon + 1))
+  const username = decoded(colon < 0 ? credentials : credentials.slice(0, colon), url) || undefined
+  const password = colon < 0 ? undefined : decoded(credentials.slice(colon + 1), url)
   const addresses = hosts.split(',').map((text): Address => {
     const parts = /^(\[[^\]]+\]|[^:]+)(?::(\d{1,5}))?$/.exec(text)
-    if (!parts) throw new InvalidOptionError('store', redacted(url), FORM)
+    if (!parts) throw new InvalidOptionError('store', url, FORM)
     const host = (parts[1] as string).replace(/^\[|\]$/g, '')
     const port = Number(parts[2] ?? 6379)
     return { host, port, tls: scheme === 'rediss+redlock', username, password, db: Number(db || 0) }
@@ -61,9 +63,17 @@ function parse(url: string): { addresses: Address[]; options: RedlockOptions } {
   return { addresses, options: optionsOf(new URLSearchParams(query)) }
 }
 
+function decoded(text: string, url: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    throw new InvalidOptionError('store', url, FORM)
+  }
+}
+
 function optionsOf(query: URLSearchParams): RedlockOptions {
   for (const name of query.keys()) {
-    if (!['maxTtl', 'nodeTimeout', 'drift'].includes(name)) throw new InvalidOptionError('store', `?${name}=`, FORM)
+    if (!OPTIONS.includes(name)) throw unknownWord('option', name, OPTIONS)
   }
   const duration = (name: string): Duration | undefined => {
     const text = query.get(name)
@@ -77,16 +87,11 @@ function optionsOf(query: URLSearchParams): RedlockOptions {
   }
 }
 
-/** Passwords do not belong into messages. */
-function redacted(url: string): string {
-  return url.replace(/\/\/[^@/]*@/, '//…@')
-}
-
 /** What is wrong is said by the call that it concerns; an unheard `error` event would end the process. */
 const ignore = (): void => {}
 
 async function connector(): Promise<(address: Address) => Opened> {
-  const ioredis = await optional(() => import('ioredis'))
+  const ioredis = await loadIoRedis()
   if (ioredis) {
     return ({ host, port, tls, username, password, db }) => {
       const secret = { ...(username ? { username } : {}), ...(password === undefined ? {} : { password }) }
@@ -95,10 +100,8 @@ async function connector(): Promise<(address: Address) => Opened> {
       return { client, close: () => client.disconnect() }
     }
   }
-  const redis = await optional(() => import('redis'))
-  if (!redis) {
-    throw new UnsupportedError('a redlock store needs a client, and none is installed: npm install ioredis (or redis)')
-  }
+  const redis = await loadNodeRedis()
+  if (!redis) throw new MissingPackageError('a redlock store', ['ioredis', 'redis'])
   return ({ host, port, tls, username, password, db }) => {
     const secret = { ...(username ? { username } : {}), ...(password === undefined ? {} : { password }) }
     const socket = tls ? { host, port, tls: true as const } : { host, port }
@@ -107,15 +110,5 @@ async function connector(): Promise<(address: Address) => Opened> {
     // Not awaited: it goes on trying, and calls say why it is not connected yet.
     client.connect().catch(ignore)
     return { client, close: () => client.destroy() }
-  }
-}
-
-/** The module, or undefined if it is not installed. */
-async function optional<T>(load: () => Promise<T>): Promise<T | undefined> {
-  try {
-    return await load()
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ERR_MODULE_NOT_FOUND') return undefined
-    throw error
   }
 }

@@ -61,6 +61,7 @@ export class RedlockStore implements Store {
   }
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
+    for (const { adapter } of this.#lines) adapter.attend()
     if (options?.atomic) throw new UnsupportedError('redlock cannot grant several names all or none')
     return new Promise((resolve) => this.#quorum.acquire(claims, resolve))
   }
@@ -119,6 +120,10 @@ export class RedlockStore implements Store {
     const times = await survey<number>(this.#cluster, this.#nodes, (node, done) => node.time(done))
     const sorted = times.filter((time) => time !== undefined).sort((a, b) => a - b)
     return sorted[sorted.length >> 1] as number
+  }
+
+  idle(): void {
+    for (const { adapter } of this.#lines) adapter.rest()
   }
 
   async close(): Promise<void> {

@@ -25,7 +25,7 @@ import {
   writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import type { StoreEvent } from '../../store.js'
+import type { WakeUp } from './books.js'
 
 /** A bell that has not been refreshed for this long belongs to a dead process. */
 export const BELL_LEASE_MS = 60_000
@@ -34,7 +34,7 @@ const LARGEST = 256 * 1024
 
 export interface Message {
   key: string
-  event: StoreEvent
+  event: WakeUp
 }
 
 /** Our own bell: a file that only others write to. */
@@ -118,15 +118,19 @@ export function ring(directory: string, id: string, messages: readonly Message[]
 }
 
 /** Bells that are named nowhere in the database, and those told to be dead. A young one may not be written down yet. */
-export function clearDeadBells(directory: string, dead: readonly string[], live?: ReadonlySet<string>): void {
+export function clearDeadBells(
+  directory: string,
+  dead: readonly string[],
+  known?: { live: ReadonlySet<string>; date: number },
+): void {
   try {
     for (const id of dead) rmSync(join(directory, id), { force: true })
-    if (!live) return
+    if (!known) return
     for (const id of readdirSync(directory)) {
-      if (live.has(id)) continue
+      if (known.live.has(id)) continue
       const path = join(directory, id)
       const stat = statSync(path, { throwIfNoEntry: false })
-      if (stat && Date.now() - stat.mtimeMs > BELL_LEASE_MS) rmSync(path, { force: true })
+      if (stat && known.date - stat.mtimeMs > BELL_LEASE_MS) rmSync(path, { force: true })
     }
   } catch {}
 }
@@ -139,14 +143,14 @@ function openDirectory(directory: string): number {
 }
 
 function encode({ key, event }: Message): string {
-  return JSON.stringify({ key, event: event.type === 'granted' ? { ...event, token: String(event.token) } : event })
+  return JSON.stringify({ key, event: 'token' in event ? { ...event, token: String(event.token) } : event })
 }
 
 function decode(line: string): Message | undefined {
   if (line === '') return undefined
   try {
     const { key, event } = JSON.parse(Buffer.from(line, 'latin1').toString()) as Message
-    return { key, event: event.type === 'granted' ? { ...event, token: BigInt(event.token) } : event }
+    return { key, event: 'token' in event ? { ...event, token: BigInt(event.token) } : event }
   } catch {
     return undefined
   }

@@ -7,10 +7,13 @@
 import type { Answer, Claim, Grant, Lease, Released, Renewal, Renewed, StoreEvent } from '../../store.js'
 import type { Statements } from './statements.js'
 
+/** `revoked` is for those who subscribed to all revocations, whatever the key; the rest for those who watch the key. */
+export type WakeUp = StoreEvent | { type: 'revoked'; owner: string; token: bigint }
+
 /** Something to tell after the commit: the process behind this bell, or everyone who watches the key. */
 export interface Letter {
   key: string
-  event: StoreEvent
+  event: WakeUp
   bell: string | undefined
 }
 
@@ -32,6 +35,18 @@ interface Head {
   announce: number
   bell: string | null
   value: string | null
+}
+
+interface FirstWaiter {
+  owner: string
+  /** 0: it would be granted now. Undefined: nobody knows when that will be. */
+  blockedMs: number | undefined
+}
+
+interface Found {
+  token: number
+  announce: number
+  expiresAt: number
 }
 
 /** What a grant writes down; a claim and a place in line both are that. */
@@ -57,6 +72,11 @@ export interface BooksFacts {
   checkBoot: (boot: string) => void
 }
 
+/** A token as the file keeps it. One that is too large for that belongs to no grant in it, and stays unlike all of them. */
+export function comparable(token: bigint | undefined): number | null {
+  return token === undefined ? null : Number(token)
+}
+
 /** One transaction's view of the books. */
 export class Books {
   readonly now: number
@@ -67,6 +87,8 @@ export class Books {
   readonly #facts: BooksFacts
   /** How many places lie before a certain one, as last counted: a batch of waiters counts the line once, not each. */
   #counted: Map<string, { seq: number; ahead: number }> | undefined
+  /** The first waiter of each key whose entries were renewed in this transaction: read once, not once per entry. */
+  #firstWaiters: Map<string, FirstWaiter | undefined> | undefined
 
   constructor(sql: Statements, now: number, facts: BooksFacts) {
     this.#sql = sql
@@ -91,20 +113,26 @@ export class Books {
     return claims.map((claim) => this.#refusal(claim, this.#lookAndServe(claim.key)))
   }
 
-  renew({ key, owner, ttlMs, value }: Renewal): Renewed {
+  renew(renewal: Renewal): Renewed {
+    if (renewal.queued) return this.#renewEntry(renewal)
+    const { key, owner, ttlMs, value } = renewal
+    const token = comparable(renewal.token)
     const { changes } =
       value === undefined
-        ? this.#sql.extend.run(key, owner, this.now, ttlMs)
-        : this.#sql.extendAndTell.run(key, owner, this.now, ttlMs, value)
+        ? this.#sql.extend.run(key, owner, this.now, ttlMs, token)
+        : this.#sql.extendAndTell.run(key, owner, this.now, ttlMs, token, value)
     if (Number(changes) === 0) return GONE
+    this.#firstWaiters?.delete(key)
     if (value !== undefined) this.#post(key, { type: 'changed' })
     return { outcome: 'ours', ttlMs }
   }
 
-  end({ key, owner }: Lease): Released {
+  end({ key, owner, token }: Lease): Released {
     const seen = this.#look(key)
-    const waited = seen.firstPlaceEnd !== null && this.#leave(key, owner)
-    const holder = seen.holding > 0 ? this.#find(key, owner) : undefined
+    // A token names a grant: the owner's queue entry is of another request, and stays.
+    const waited = token === undefined && seen.firstPlaceEnd !== null && this.#leave(key, owner)
+    const found = seen.holding > 0 ? this.#find(key, owner) : undefined
+    const holder = found && (token ?? BigInt(found.token)) === BigInt(found.token) ? found : undefined
     if (holder) this.#sql.endHolder.run(key, owner)
     if (holder?.announce) this.#post(key, { type: 'changed' })
     if (!waited && !holder) return GONE
@@ -131,12 +159,40 @@ export class Books {
     return answer
   }
 
+  /** Keeps a queue entry alive. What expired is dropped, and the queue is looked at once per key, not once per entry. */
+  #renewEntry({ key, owner, ttlMs }: Renewal): Renewed {
+    const first = this.#firstWaiter(key)
+    const { changes } = this.#sql.renewPlace.run(key, owner, this.now, ttlMs, this.#facts.bellFor(key))
+    if (Number(changes) > 0) {
+      const newest = BigInt(this.lastToken as number)
+      if (first?.owner !== owner) return { outcome: 'waiting', ahead: 1, newest }
+      return { outcome: 'waiting', ahead: 0, newest, blockedMs: first.blockedMs }
+    }
+    const holder = this.#find(key, owner)
+    if (!holder) return GONE
+    return { outcome: 'granted', token: BigInt(holder.token), ttlMs: holder.expiresAt - this.now }
+  }
+
+  #firstWaiter(key: string): FirstWaiter | undefined {
+    if (this.#firstWaiters?.has(key)) return this.#firstWaiters.get(key)
+    const { held, firstEnd } = this.#look(key)
+    const head = this.#sql.head.get(key) as Head | undefined
+    let first: FirstWaiter | undefined
+    if (head) {
+      const fits = held + head.weight <= head.capacity
+      const ends = firstEnd === null ? undefined : firstEnd - this.now
+      first = { owner: head.owner, blockedMs: fits ? 0 : ends }
+    }
+    ;(this.#firstWaiters ??= new Map()).set(key, first)
+    return first
+  }
+
   #decide(claim: Claim, placeMs: number | undefined, seen: Overview): Answer {
     const { key, owner, ttlMs } = claim
     if (seen.holding > 0) {
       const mine = this.#find(key, owner)
       if (mine) {
-        this.#sql.extend.run(key, owner, this.now, ttlMs)
+        this.#sql.extend.run(key, owner, this.now, ttlMs, null)
         return { granted: true, owner, token: BigInt(mine.token), ttlMs }
       }
     }
@@ -187,8 +243,9 @@ export class Books {
     // `seen` is from before the claim got its own place.
     const nobodyWaits = standsAt === undefined && seen.firstPlaceEnd === null
     const ahead = nobodyWaits ? 0 : this.#ahead(key, standsAt ?? this.#place(key, owner))
-    if (seen.holding === 0) return { granted: false, ahead }
-    const holder = this.#sql.oldestHolder.get(key) as {
+    const newest = BigInt(this.lastToken as number)
+    if (seen.holding === 0) return { granted: false, ahead, newest }
+    const holder = this.#sql.firstToEnd.get(key) as {
       owner: string
       token: number
       value: string | null
@@ -200,7 +257,7 @@ export class Books {
       value: holder.value ?? undefined,
       ttlMs: Math.max(holder.expiresAt - this.now, 0),
     }
-    return { granted: false, ahead, blocker }
+    return { granted: false, ahead, newest, blocker }
   }
 
   /** Those who ask together mostly stand one behind the other: count on from where the last count ended. */
@@ -267,14 +324,14 @@ export class Books {
 
   #evict(key: string): void {
     const evicted = this.#sql.endHolders.all(key) as { owner: string; announce: number; token: number }[]
-    for (const { owner, announce } of evicted.sort((a, b) => a.token - b.token)) {
-      this.#post(key, { type: 'revoked', owner })
+    for (const { owner, announce, token } of evicted.sort((a, b) => a.token - b.token)) {
+      this.#post(key, { type: 'revoked', owner, token: BigInt(token) })
       if (announce) this.#post(key, { type: 'changed' })
     }
   }
 
-  #find(key: string, owner: string): { token: number; announce: number } | undefined {
-    return this.#sql.findHolder.get(key, owner) as { token: number; announce: number } | undefined
+  #find(key: string, owner: string): Found | undefined {
+    return this.#sql.findHolder.get(key, owner) as Found | undefined
   }
 
   #place(key: string, owner: string): number | undefined {
@@ -287,7 +344,7 @@ export class Books {
     return left
   }
 
-  #post(key: string, event: StoreEvent, bell?: string | null): void {
+  #post(key: string, event: WakeUp, bell?: string | null): void {
     this.letters.push({ key, event, bell: bell ?? undefined })
   }
 }

@@ -5,7 +5,7 @@
  */
 import { StoreUnavailableError } from '../../errors.js'
 import type { Claim, Grant, Lease } from '../../store.js'
-import { Books, type BooksFacts, type Letter } from './books.js'
+import { Books, type BooksFacts, type Letter, comparable } from './books.js'
 import type { Driver } from './driver.js'
 import { type OpenFile, identify, openFile } from './file.js'
 import { type Machine, mayBeSameBoot } from './machine.js'
@@ -15,8 +15,10 @@ import { isBusy } from './trouble.js'
 
 /** How often to look whether the file under our name is still the one we opened. */
 const LOOK_EVERY_MS = 200
-/** One sweep looks at more rows than this many transactions can leave behind. */
+/** A sweep is due after so many rows may have been added, or so many transactions were made. */
 const SWEEP_EVERY = 64
+/** A sweep looks at so many rows for each that may have been added: with 1 or less, rows of unused keys would pile up. */
+const SWEPT_PER_ROW = 4
 
 /** What a transaction was asked to do, and whom to tell about it now that it is done. */
 export interface Done<T> {
@@ -40,6 +42,9 @@ export interface ConnectionFacts {
   onReplaced: () => void
 }
 
+/** What a process watches that wants to be told of every revocation. No key is empty: each begins with its kind. */
+export const REVOCATIONS = ''
+
 const NOBODY: readonly never[] = []
 
 export class Connection {
@@ -50,7 +55,8 @@ export class Connection {
   #shared: StoreUnavailableError | undefined
   #lastToken = 0
   #lookedAt = 0
-  #transactions = 0
+  /** Rows that may have been added since the last sweep. The first transaction sweeps: a process may live for no more. */
+  #unswept = SWEEP_EVERY
 
   constructor(facts: ConnectionFacts) {
     this.#facts = facts
@@ -58,14 +64,18 @@ export class Connection {
     this.#booksFacts = { wallMicros, bellFor, checkBoot: (boot) => this.#checkBoot(boot) }
   }
 
-  /** Throws what SQLite throws; after anything but «busy» the file is opened anew next time. */
-  write<T>(work: (books: Books, sql: Statements) => T): Done<T> {
+  /**
+   * Throws what SQLite throws; after anything but "busy" the file is opened anew next time. `rows`: how many this may add.
+   */
+  write<T>(work: (books: Books, sql: Statements) => T, rows = 1): Done<T> {
     return this.#transaction('begin', (sql, now) => {
       const books = new Books(sql, now, this.#booksFacts)
       const result = work(books, sql)
       if (books.lastToken === undefined) this.#checkBoot((sql.state.get() as { boot: string }).boot)
       else this.#lastToken = books.lastToken
-      const deadBells = this.#transactions++ % SWEEP_EVERY === 0 ? sweep(sql, books) : NOBODY
+      this.#unswept += rows
+      const deadBells = this.#unswept > SWEEP_EVERY ? sweep(sql, books, this.#unswept * SWEPT_PER_ROW) : NOBODY
+      if (this.#unswept > SWEEP_EVERY) this.#unswept = 0
       const letters = books.letters.length === 0 ? NOBODY : books.letters.map((letter) => addressed(letter, sql))
       return { result, letters, deadBells }
     })
@@ -90,9 +100,9 @@ export class Connection {
   }
 
   /** Ends a lease that nobody waits for, likewise. */
-  letGo({ key, owner }: Lease): boolean {
+  letGo({ key, owner, token }: Lease): boolean {
     const { boot, now } = this.#facts.machine
-    return this.#alone((sql) => sql.letGo.run(key, owner, now(), boot))
+    return this.#alone((sql) => sql.letGo.run(key, owner, now(), boot, comparable(token)))
   }
 
   /** A look at one moment of the books. Never waits for those who write. */
@@ -101,6 +111,11 @@ export class Connection {
       this.#checkBoot((sql.state.get() as { boot: string }).boot)
       return work(sql, now)
     })
+  }
+
+  /** Epoch milliseconds by the machine. Touches no table, so that nobody is waited for. */
+  wallTime(): number {
+    return (this.#ready().sql.wallTime.get() as { ms: number }).ms
   }
 
   /** Where the bells lie. */
@@ -130,14 +145,14 @@ export class Connection {
   /** One statement by itself. Now and then it is left to a transaction, which also sweeps. */
   #alone(work: (sql: Statements) => { changes: number | bigint }): boolean {
     const { sql } = this.#ready()
-    if (this.#transactions % SWEEP_EVERY === 0) return false
+    if (this.#unswept >= SWEEP_EVERY) return false
     try {
       if (Number(work(sql).changes) === 0) return false
     } catch (error) {
       if (!isBusy(error)) this.close()
       throw error
     }
-    this.#transactions++
+    this.#unswept++
     return true
   }
 
@@ -185,5 +200,6 @@ export class Connection {
 
 function addressed(letter: Letter, sql: Statements): AddressedLetter {
   if (letter.bell !== undefined) return { ...letter, bells: [letter.bell] }
-  return { ...letter, bells: (sql.watchersOf.all(letter.key) as { bell: string }[]).map(({ bell }) => bell) }
+  const watched = letter.event.type === 'revoked' ? REVOCATIONS : letter.key
+  return { ...letter, bells: (sql.watchersOf.all(watched) as { bell: string }[]).map(({ bell }) => bell) }
 }

@@ -4,7 +4,7 @@
  * @module
  */
 import { createRequire } from 'node:module'
-import { UnsupportedError } from '../../errors.js'
+import { MissingPackageError } from '../../errors.js'
 
 export type Value = string | number | null
 
@@ -45,10 +45,8 @@ export function loadDriver(from: typeof sources = sources): Driver {
       problems.push((error as Error).message.split('\n')[0] as string)
     }
   }
-  const why = problems.length > 0 ? ` (${problems.join('; ')})` : ''
-  throw new UnsupportedError(
-    `the SQLite store needs Node 22.13 or newer, or the package ${PACKAGE}: npm install ${PACKAGE}${why}`,
-  )
+  const cause = problems.length > 0 ? { cause: new Error(problems.join('; ')) } : undefined
+  throw new MissingPackageError('the SQLite store on Node before 22.13', [PACKAGE], cause)
 }
 
 function fromNode(): Driver | undefined {

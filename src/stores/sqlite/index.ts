@@ -10,6 +10,7 @@ import type {
   Answer,
   Awaitable,
   Claim,
+  Failure,
   Grant,
   HolderView,
   Lease,
@@ -23,7 +24,9 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
+import { knownOptions } from '../../util/options.js'
 import type { Books } from './books.js'
+import { cannotCarry, carriedOnly, isCarried } from './carried.js'
 import { Connection } from './connection.js'
 import { type Driver, loadDriver } from './driver.js'
 import { type Machine, thisMachine } from './machine.js'
@@ -33,10 +36,10 @@ import { Turnstile } from './turnstile.js'
 import { Watching } from './watching.js'
 
 export interface SqliteOptions {
-  /** Wall time and chance, for tests. */
-  world?: Pick<World, 'date' | 'random'>
+  /** Time, timers and chance, for tests. Leases expire by the clock of `machine`. */
+  world?: World | undefined
   /** The boot and the clock that all processes share, for tests. Leases of another boot have expired. */
-  machine?: Machine
+  machine?: Machine | undefined
 }
 
 export type { Machine }
@@ -46,7 +49,7 @@ export type { Machine }
  * each other. The file is opened when it is first needed; a relative path is resolved now.
  */
 export function sqlite(path: string, options: SqliteOptions = {}): Store {
-  return new Sqlite(checkPath(path), loadDriver(), options)
+  return new Sqlite(checkPath(path), loadDriver(), knownOptions(options, ['world', 'machine']))
 }
 
 class Sqlite implements Store {
@@ -57,16 +60,16 @@ class Sqlite implements Store {
   /** A batch is one transaction, and everybody else waits until it is over: a few milliseconds for this many. */
   readonly maxBatch = 500
 
-  readonly #world: Pick<World, 'date' | 'random'>
+  readonly #world: World
   readonly #turnstile: Turnstile
   readonly #connection: Connection
   readonly #watching: Watching
-  readonly #doubters = new Set<() => void>()
+  readonly #doubters = new Set<(affected?: (key: string) => boolean) => void>()
   #closed = false
 
   constructor(path: string, driver: Driver, { world = realWorld, machine = thisMachine() }: SqliteOptions) {
     this.#world = world
-    this.#turnstile = new Turnstile(path, world.random)
+    this.#turnstile = new Turnstile(path, world)
     this.#connection = new Connection({
       path,
       driver,
@@ -76,35 +79,55 @@ class Sqlite implements Store {
       // Later: we are in the middle of opening the other file.
       onReplaced: () => queueMicrotask(() => this.#beginAnew()),
     })
-    this.#watching = new Watching(this.#connection, (work) => this.#turnstile.run(work))
+    this.#watching = new Watching(this.#connection, (work) => this.#turnstile.run(work), world)
+  }
+
+  /** One file, one partition. */
+  partition(key: string): number {
+    if (!isCarried(key)) throw cannotCarry(key)
+    return 0
   }
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Awaitable<Answer[]> {
-    return this.#turnstile.run(() => {
-      const grant = claims.length === 1 ? this.#askAlone(claims[0] as Claim) : undefined
-      if (grant) return [grant]
-      const atomic = options?.atomic === true && claims.length > 1
-      return this.#writeNow((books) => (atomic ? books.askAtomically(claims) : books.askAll(claims)))
-    })
+    if (options?.atomic === true && claims.length > 1) return this.#acquireAll(claims)
+    return carriedOnly<Claim, Answer>(claims, unknownGrant, (carried) =>
+      this.#turnstile.run(() => {
+        const grant = carried.length === 1 ? this.#askAlone(carried[0] as Claim) : undefined
+        return grant ? [grant] : this.#writeNow((books) => books.askAll(carried), carried.length)
+      }),
+    )
+  }
+
+  #acquireAll(claims: readonly Claim[]): Awaitable<Answer[]> {
+    const odd = claims.find(({ key }) => !isCarried(key))
+    if (odd) return claims.map(() => unknownGrant(cannotCarry(odd.key)))
+    return this.#write((books) => books.askAtomically(claims), claims.length)
   }
 
   renew(renewals: readonly Renewal[]): Awaitable<Renewed[]> {
-    return this.#write((books) => renewals.map((renewal) => books.renew(renewal)))
+    return carriedOnly<Renewal, Renewed>(renewals, unknownOutcome, (carried) =>
+      this.#write((books) => carried.map((renewal) => books.renew(renewal))),
+    )
   }
 
   release(leases: readonly Lease[]): Awaitable<Released[]> {
-    return this.#turnstile.run(() => {
-      if (leases.length === 1 && this.#connection.letGo(leases[0] as Lease)) return [{ outcome: 'released' }]
-      return this.#writeNow((books) => leases.map((lease) => books.end(lease)))
-    })
+    return carriedOnly<Lease, Released>(leases, unknownOutcome, (carried) =>
+      this.#turnstile.run(() => {
+        if (carried.length === 1 && this.#connection.letGo(carried[0] as Lease)) return [{ outcome: 'released' }]
+        return this.#writeNow((books) => carried.map((lease) => books.end(lease)))
+      }),
+    )
   }
 
   watch(key: string, listener: (event: StoreEvent) => void): Watch {
-    if (this.#closed) return { ready: false, live: () => false, close: () => {} }
     return this.#watching.watch(key, listener)
   }
 
-  onDoubt(listener: () => void): () => void {
+  watchRevoked(listener: (lease: Lease) => void): Watch {
+    return this.#watching.watchRevoked(listener)
+  }
+
+  onDoubt(listener: (affected?: (key: string) => boolean) => void): () => void {
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
   }
@@ -127,12 +150,16 @@ class Sqlite implements Store {
     })
   }
 
-  take(requests: readonly TakeRequest[]): Awaitable<TakeAnswer[]> {
-    return this.#write((books, sql) => requests.map((request) => take(sql, request, books.now)))
+  take(requests: readonly TakeRequest[]): Awaitable<(TakeAnswer | Failure)[]> {
+    return carriedOnly<TakeRequest, TakeAnswer | Failure>(requests, unknownGrant, (carried) =>
+      this.#write((books, sql) => carried.map((request) => take(sql, request, books.now)), carried.length),
+    )
   }
 
-  now(): number {
-    return this.#world.date()
+  /** SQLite's own reading of the machine's clock: the Date of this process may be mocked, and ticks would run early. */
+  now(): Awaitable<number> {
+    if (this.#world !== realWorld) return this.#world.date()
+    return this.#turnstile.run(() => this.#connection.wallTime())
   }
 
   async close(): Promise<void> {
@@ -150,12 +177,12 @@ class Sqlite implements Store {
     return this.#connection.takeVacant(claim)
   }
 
-  #write<T>(work: (books: Books, sql: Statements) => T): Awaitable<T> {
-    return this.#turnstile.run(() => this.#writeNow(work))
+  #write<T>(work: (books: Books, sql: Statements) => T, rows?: number): Awaitable<T> {
+    return this.#turnstile.run(() => this.#writeNow(work, rows))
   }
 
-  #writeNow<T>(work: (books: Books, sql: Statements) => T): T {
-    const done = this.#connection.write(work)
+  #writeNow<T>(work: (books: Books, sql: Statements) => T, rows?: number): T {
+    const done = this.#connection.write(work, rows)
     if (done.letters.length > 0 || done.deadBells.length > 0) this.#watching.deliver(done)
     return done.result
   }
@@ -171,6 +198,9 @@ class Sqlite implements Store {
     for (const doubt of [...this.#doubters]) doubt()
   }
 }
+
+const unknownGrant = (error: unknown): Failure => ({ granted: 'unknown', error })
+const unknownOutcome = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
 
 interface HolderRow {
   key: string
@@ -221,7 +251,7 @@ function checkPath(path: unknown): string {
   const takes = 'the path of a file'
   if (typeof path !== 'string' || path === '' || path.includes('\0')) throw new InvalidOptionError('path', path, takes)
   if (path.startsWith(':memory:')) throw new InvalidOptionError('path', path, `${takes}; for memory use memory()`)
-  if (/^(sqlite|file):/.test(path))
+  if (/^(sqlite|file):|^[a-z][a-z0-9+.-]*:\/\//i.test(path))
     throw new InvalidOptionError('path', path, `${takes}, not a URL; for a URL use openStore()`)
   return resolve(path)
 }

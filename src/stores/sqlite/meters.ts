@@ -3,19 +3,21 @@
  *
  * @module
  */
-import { type Meter, emptyMeter, idleAt, takeFrom } from '../../kit/rate.js'
+import { type Meter, emptyMeter, hasChanged, idleAt, takeFrom } from '../../kit/rate.js'
 import type { TakeAnswer, TakeRequest } from '../../store.js'
 import type { Statements } from './statements.js'
 
-/** Inside a write transaction. A refusal charges nothing, so nothing is written. */
-export function take(sql: Statements, { key, cost, limits }: TakeRequest, now: number): TakeAnswer {
+/** Inside a write transaction. */
+export function take(sql: Statements, request: TakeRequest, now: number): TakeAnswer {
+  const { key, limits } = request
   // Limits that were configured anew begin anew.
   const shape = limits.map((limit) => `${limit.algorithm}/${limit.perMs}`).join()
   const row = sql.findMeters.get(key) as { shape: string; meters: string } | undefined
   const begunAnew = row !== undefined && row.shape !== shape
   const meters = row && !begunAnew ? parse(row.meters) : limits.map(emptyMeter)
-  const answer = takeFrom(meters, limits, cost, now)
-  if (answer.allowed || begunAnew) sql.setMeters.run(key, idleAt(meters, limits), now, shape, format(meters))
+  const answer = takeFrom(meters, request, now)
+  if (hasChanged(limits, answer) || begunAnew)
+    sql.setMeters.run(key, idleAt(meters, limits), now, shape, format(meters))
   return answer
 }
 

@@ -17,6 +17,9 @@ const texts = {
   mark: 'SAVEPOINT mark',
   backToMark: 'ROLLBACK TO mark',
 
+  // Whole milliseconds since the beginning of 1970, which is day 2440587.5.
+  wallTime: "SELECT round((julianday('now') - 2440587.5) * 86400000.0) AS ms",
+
   state: 'SELECT boot, swept_to AS sweptTo FROM state',
 
   // All that most questions need, in one step. min() of no rows is null: nobody holds, nobody waits.
@@ -29,30 +32,35 @@ const texts = {
   takeVacant: `INSERT OR FAIL INTO holders (key, owner, weight, capacity, expires_at, ttl_ms, since, token, announce, value)
     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, ?9 FROM state WHERE boot = ?10 AND last_token < ?8
       AND NOT EXISTS (SELECT 1 FROM holders WHERE key = ?1) AND NOT EXISTS (SELECT 1 FROM places WHERE key = ?1)`,
-  // ?3 now ?4 boot
+  // ?3 now ?4 boot ?5 token, null: not known
   letGo: `DELETE FROM holders WHERE key = ?1 AND owner = ?2 AND expires_at > ?3 AND announce = 0
-    AND NOT EXISTS (SELECT 1 FROM places WHERE key = ?1) AND (SELECT boot FROM state) = ?4`,
+    AND (?5 IS NULL OR token = ?5) AND NOT EXISTS (SELECT 1 FROM places WHERE key = ?1) AND (SELECT boot FROM state) = ?4`,
 
   addHolder: `INSERT OR FAIL INTO holders (key, owner, weight, capacity, expires_at, ttl_ms, since, token, announce, value)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
-  findHolder: 'SELECT token, announce FROM holders WHERE key = ?1 AND owner = ?2',
-  // Never shortens: a renewal that arrives late must not take away what a later one gave. ?2 owner ?3 now ?4 ttl
+  findHolder: 'SELECT token, announce, expires_at AS expiresAt FROM holders WHERE key = ?1 AND owner = ?2',
+  // Never shortens: a renewal that arrives late must not take away what a later one gave.
+  // ?2 owner ?3 now ?4 ttl ?5 token, null: not known ?6 value
   extend: `UPDATE holders SET expires_at = max(expires_at, ?3 + ?4), ttl_ms = max(expires_at, ?3 + ?4) - ?3
-    WHERE key = ?1 AND owner = ?2 AND expires_at > ?3`,
+    WHERE key = ?1 AND owner = ?2 AND expires_at > ?3 AND (?5 IS NULL OR token = ?5)`,
   extendAndTell: `UPDATE holders
-    SET expires_at = max(expires_at, ?3 + ?4), ttl_ms = max(expires_at, ?3 + ?4) - ?3, value = ?5
-    WHERE key = ?1 AND owner = ?2 AND expires_at > ?3`,
+    SET expires_at = max(expires_at, ?3 + ?4), ttl_ms = max(expires_at, ?3 + ?4) - ?3, value = ?6
+    WHERE key = ?1 AND owner = ?2 AND expires_at > ?3 AND (?5 IS NULL OR token = ?5)`,
   endHolder: 'DELETE FROM holders WHERE key = ?1 AND owner = ?2',
   endHolders: 'DELETE FROM holders WHERE key = ?1 RETURNING owner, announce, token',
   expireHolders: 'DELETE FROM holders WHERE key = ?1 AND expires_at <= ?2 RETURNING announce',
-  oldestHolder: `SELECT owner, token, value, expires_at AS expiresAt FROM holders
-    WHERE key = ?1 ORDER BY token LIMIT 1`,
+  // The one whose lease ends first tells how long to wait.
+  firstToEnd: `SELECT owner, token, value, expires_at AS expiresAt FROM holders
+    WHERE key = ?1 ORDER BY expires_at, token LIMIT 1`,
 
   head: `SELECT owner, weight, capacity, place_ms AS placeMs, ttl_ms AS ttlMs, announce, bell, value FROM places
     WHERE key = ?1 ORDER BY seq LIMIT 1`,
   findPlace: 'SELECT seq FROM places WHERE key = ?1 AND owner = ?2',
   nextPlace: 'SELECT coalesce(max(seq), 0) + 1 AS seq FROM places WHERE key = ?1',
   keepPlace: 'UPDATE places SET expires_at = ?3, bell = ?4 WHERE key = ?1 AND seq = ?2',
+  // A renewal: one step in an index, however long the queue is. ?2 owner ?3 now ?4 ttl ?5 bell
+  renewPlace: `UPDATE places SET expires_at = max(expires_at, ?3 + ?4), bell = ?5
+    WHERE key = ?1 AND owner = ?2 AND expires_at > ?3`,
   addPlace: `INSERT INTO places
       (key, seq, owner, weight, capacity, expires_at, place_ms, ttl_ms, since, announce, bell, value)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)`,
@@ -83,11 +91,11 @@ const texts = {
   findMeters: 'SELECT shape, meters FROM meters WHERE key = ?1',
   setMeters: `INSERT OR REPLACE INTO meters (key, idle_at, touched_at, shape, meters) VALUES (?1, ?2, ?3, ?4, ?5)`,
 
-  // Where the sweep that begins after key ?1 ends, at most 256 rows of a table further on; null: at the end of all tables.
+  // Where the sweep that begins after key ?1 ends, at most ?2 rows of a table further on; null: at the end of all tables.
   sweepEnd: `SELECT min(key) AS key FROM (
-    SELECT (SELECT key FROM holders WHERE key > ?1 ORDER BY key LIMIT 1 OFFSET 256) AS key UNION ALL
-    SELECT (SELECT key FROM places WHERE key > ?1 ORDER BY key LIMIT 1 OFFSET 256) UNION ALL
-    SELECT (SELECT key FROM meters WHERE key > ?1 ORDER BY key LIMIT 1 OFFSET 256))`,
+    SELECT (SELECT key FROM holders WHERE key > ?1 ORDER BY key LIMIT 1 OFFSET ?2) AS key UNION ALL
+    SELECT (SELECT key FROM places WHERE key > ?1 ORDER BY key LIMIT 1 OFFSET ?2) UNION ALL
+    SELECT (SELECT key FROM meters WHERE key > ?1 ORDER BY key LIMIT 1 OFFSET ?2))`,
   sweepHolders: 'DELETE FROM holders WHERE key > ?1 AND key <= ?2 AND expires_at <= ?3 RETURNING key, announce',
   sweepPlaces: 'DELETE FROM places WHERE key > ?1 AND key <= ?2 AND expires_at <= ?3',
   sweepMeters: 'DELETE FROM meters WHERE key > ?1 AND key <= ?2 AND idle_at <= ?3',

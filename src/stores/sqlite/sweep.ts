@@ -9,9 +9,9 @@ const LAST_KEY = '\u{10ffff}'.repeat(4)
  * large table. Where it stopped is kept in the file: processes that live for three calls get on with it too.
  * Returns the bells of processes that have not been heard of for a long time.
  */
-export function sweep(sql: Statements, books: Books): string[] {
+export function sweep(sql: Statements, books: Books, rows: number): string[] {
   const { sweptTo } = sql.state.get() as { sweptTo: string }
-  const end = (sql.sweepEnd.get(sweptTo) as { key: string | null }).key
+  const end = (sql.sweepEnd.get(sweptTo, rows) as { key: string | null }).key
   const upTo = end ?? LAST_KEY
   for (const { key, announce } of sql.sweepHolders.all(sweptTo, upTo, books.now) as {
     key: string

@@ -4,11 +4,12 @@
  * @module
  */
 import { ClosedError } from '../../errors.js'
+import type { World } from '../../kit/world.js'
 import type { Awaitable } from '../../store.js'
 import { explain, isBusy, stillLocked } from './trouble.js'
 
-/** A transaction of somebody else takes about 50 µs: standing still for it is cheaper than a timer. Bounded, in all. */
-const STAND_STILL_MS = 4
+/** A transaction of another process takes about 50 µs: blocking for it, 0.2 ms at a time, is cheaper than a timer. */
+const BLOCKING_TRIES = 20
 /** A file that stays locked for this long counts as unavailable. Well below `timeoutMs`, so that the caller hears why. */
 export const GIVE_UP_MS = 1_000
 /** How long to keep the event loop for the calls that queued up, once the file is free again. */
@@ -26,14 +27,14 @@ const nobody = new Int32Array(new SharedArrayBuffer(4))
 
 export class Turnstile {
   readonly #path: string
-  readonly #random: () => number
+  readonly #world: World
   /** First come, first served within this process too: a release must not overtake the question it cleans up after. */
   #queue: Waiting[] = []
   #closed = false
 
-  constructor(path: string, random: () => number) {
+  constructor(path: string, world: World) {
     this.#path = path
-    this.#random = random
+    this.#world = world
   }
 
   /** Runs the work now if the file is free, and answers without a promise; else as soon as it is. Never throws. */
@@ -52,7 +53,7 @@ export class Turnstile {
       }
     }
     return new Promise((resolve, reject) => {
-      this.#queue.push({ work, since: performance.now(), resolve, reject })
+      this.#queue.push({ work, since: this.#world.now(), resolve, reject })
       if (this.#queue.length === 1) this.#retry(1)
     })
   }
@@ -63,24 +64,23 @@ export class Turnstile {
   }
 
   #standStill<T>(work: () => T): T {
-    const since = performance.now()
-    for (;;) {
-      Atomics.wait(nobody, 0, 0, 0.05 + this.#random() * 0.3)
+    for (let tries = 1; ; tries++) {
+      Atomics.wait(nobody, 0, 0, 0.05 + this.#world.random() * 0.3)
       try {
         return work()
       } catch (error) {
-        if (!isBusy(error) || performance.now() - since > STAND_STILL_MS) throw error
+        if (!isBusy(error) || tries === BLOCKING_TRIES) throw error
       }
     }
   }
 
   #retry(attempt: number): void {
-    // Not unref'd: whoever awaits a call must get its answer. It ends by itself after GIVE_UP_MS.
-    setTimeout(() => this.#serve(attempt), this.#random() * Math.min(2 ** attempt, 20))
+    // Keeps the process alive: whoever awaits a call must get its answer. It ends by itself after GIVE_UP_MS.
+    this.#world.after(this.#world.random() * Math.min(2 ** attempt, 20), () => this.#serve(attempt), true)
   }
 
   #serve(attempt: number): void {
-    const sliceEnd = performance.now() + SLICE_MS
+    const sliceEnd = this.#world.now() + SLICE_MS
     while (this.#queue.length > 0) {
       const waiting = this.#queue[0] as Waiting
       try {
@@ -96,13 +96,13 @@ export class Turnstile {
         this.#queue.shift()
         waiting.reject(explain(this.#path, error))
       }
-      if (performance.now() > sliceEnd) break
+      if (this.#world.now() > sliceEnd) break
     }
     if (this.#queue.length > 0) this.#retry(attempt + 1)
   }
 
   #giveUpOn(error: unknown): void {
-    const now = performance.now()
+    const now = this.#world.now()
     while (this.#queue.length > 0) {
       const waiting = this.#queue[0] as Waiting
       if (now - waiting.since < GIVE_UP_MS) return

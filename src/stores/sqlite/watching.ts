@@ -3,21 +3,22 @@
  *
  * @module
  */
-import { randomBytes } from 'node:crypto'
-import type { Awaitable, StoreEvent, Watch } from '../../store.js'
+import type { Cancel, World } from '../../kit/world.js'
+import type { Awaitable, Lease, StoreEvent, Watch } from '../../store.js'
 import { BELL_LEASE_MS, Bell, type Message, clearDeadBells, ring } from './bell.js'
-import type { Connection, Done } from './connection.js'
+import { type Connection, type Done, REVOCATIONS } from './connection.js'
 import type { Statements } from './statements.js'
 
 /** How often to say that our bell is still heard, and to forget keys that nobody watches any more. */
 const TIDY_EVERY_MS = BELL_LEASE_MS / 3
 
-type Listener = (event: StoreEvent) => void
+type Listener = (message: Message) => void
 type Run = <T>(work: () => T) => Awaitable<T>
 
 export class Watching {
   readonly #connection: Connection
   readonly #run: Run
+  readonly #world: World
   readonly #listeners = new Map<string, Set<Listener>>()
   #bell: Bell | undefined
   /** Whether the database knows our bell. */
@@ -25,14 +26,28 @@ export class Watching {
   /** Keys that are written down in the database beside our bell. Some may be unwatched by now: they are often watched again. */
   #known = new Set<string>()
   #gathering: Promise<void> | undefined
-  #tidying: NodeJS.Timeout | undefined
+  #tidying: Cancel | undefined
+  #closed = false
 
-  constructor(connection: Connection, run: Run) {
+  constructor(connection: Connection, run: Run, world: World) {
     this.#connection = connection
     this.#run = run
+    this.#world = world
   }
 
-  watch(key: string, listener: Listener): Watch {
+  watch(key: string, listener: (event: StoreEvent) => void): Watch {
+    return this.#watch(key, ({ event }) => event.type !== 'revoked' && listener(event))
+  }
+
+  /** One row in the file for all that this process holds. */
+  watchRevoked(listener: (lease: Lease) => void): Watch {
+    return this.#watch(REVOCATIONS, ({ key, event }) => {
+      if (event.type === 'revoked') listener({ key, owner: event.owner, token: event.token })
+    })
+  }
+
+  #watch(key: string, listener: Listener): Watch {
+    if (this.#closed) return { ready: false, live: () => false, close: () => {} }
     let listeners = this.#listeners.get(key)
     if (!listeners) this.#listeners.set(key, (listeners = new Set()))
     listeners.add(listener)
@@ -75,7 +90,8 @@ export class Watching {
   }
 
   close(): void {
-    clearInterval(this.#tidying)
+    this.#closed = true
+    this.#tidying?.()
     this.#listeners.clear()
     if (!this.#bell) return
     const { id } = this.#bell
@@ -89,10 +105,7 @@ export class Watching {
 
   /** Writes down, in one transaction, all keys that began to be watched in this turn of the event loop. Never rejects. */
   #attend(): Promise<void> {
-    if (!this.#tidying) {
-      this.#tidying = setInterval(() => this.#tidy(), TIDY_EVERY_MS)
-      this.#tidying.unref()
-    }
+    this.#tidying ??= this.#world.after(TIDY_EVERY_MS, () => this.#tidy())
     this.#gathering ??= Promise.resolve().then(() => {
       this.#gathering = undefined
       return this.#settle(false)
@@ -101,12 +114,12 @@ export class Watching {
   }
 
   #tidy(): void {
+    this.#tidying = undefined
     if (this.#listeners.size > 0) {
+      this.#tidying = this.#world.after(TIDY_EVERY_MS, () => this.#tidy())
       void this.#settle(true)
       return
     }
-    clearInterval(this.#tidying)
-    this.#tidying = undefined
     const id = this.#bell?.id
     this.#loseBell()
     if (id !== undefined) void this.#quietly(() => this.#connection.write((_books, sql) => forget(sql, id)))
@@ -139,12 +152,13 @@ export class Watching {
       })
       this.#known = result.known
       this.#bellKnown = true
-      if (isNew) clearDeadBells(directory, [], new Set(result.live.map(({ id }) => id)))
+      const live = new Set(result.live.map(({ id }) => id))
+      if (isNew) clearDeadBells(directory, [], { live, date: this.#world.date() })
     })
   }
 
   #openBell(directory: string): Bell {
-    const id = `${process.pid}-${randomBytes(6).toString('hex')}`
+    const id = `${process.pid}-${Buffer.from(this.#world.bytes()).toString('hex', 0, 6)}`
     return new Bell(
       directory,
       id,
@@ -160,10 +174,11 @@ export class Watching {
     this.#bell = undefined
   }
 
-  #tell({ key, event }: Message): void {
+  #tell(message: Message): void {
+    const key = message.event.type === 'revoked' ? REVOCATIONS : message.key
     for (const listener of [...(this.#listeners.get(key) ?? [])]) {
       try {
-        listener(event)
+        listener(message)
       } catch {
         // What is written is written: a listener's mistake must not make it look as if it had failed.
       }

@@ -62,32 +62,6 @@ const revoking: Case[] = [
   },
 ]
 
-const told: Case[] = [
-  {
-    name: 'whoever is revoked is told so',
-    async run(t) {
-      const [a, b] = await t.clients(2)
-      const key = t.key()
-      const revoked = await t.revocations(a)
-      const lease = await granted(a, t.claim(key))
-      await revoke(b, key)
-      await revoked.of(lease)
-    },
-  },
-  {
-    name: 'whoever is stolen from is told so',
-    async run(t) {
-      const [a, b] = await t.clients(2)
-      const key = t.key()
-      const revoked = await t.revocations(a)
-      const lease = await granted(a, t.claim(key))
-      const thief = await granted(b, t.claim(key, { steal: true }))
-      await revoked.of(lease)
-      assert.ok(!revoked.heard.some(({ owner }) => owner === thief.owner), 'the stealing request is not')
-    },
-  },
-]
-
 const lined: Case[] = [
   {
     name: 'revoke lets the next in line in, and nobody else',
@@ -159,6 +133,5 @@ const stealing: Case[] = [
 
 export const forceCases: Case[] = [
   ...needing(['revoke'], [...revoking, ...stealing]),
-  ...needing(['revoke', 'watch'], told),
   ...needing(['revoke', 'line'], lined),
 ]

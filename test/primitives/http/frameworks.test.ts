@@ -33,6 +33,9 @@ interface App {
 type Express = App & { listen(port: number, host: string, done: () => void): Server }
 type Fastify = App & { listen(at: { port: number; host: string }): Promise<string> }
 
+/** All callers share their keys. */
+const shared = { scope: () => '' }
+
 const load = createRequire(import.meta.url)
 
 const ask = (url: string, key: string, body: object = { item: 1 }): Promise<Response> =>
@@ -74,7 +77,7 @@ describe('Express', () => {
     const locks = createLocks(memory())
     const app = express()
     let runs = 0
-    app.use(express.json(), idempotentExpress(locks))
+    app.use(express.json(), idempotentExpress(locks, shared))
     app.post('/json', (request, response) => response.status(201).json({ ...request.body, run: ++runs }))
     app.post('/stream', (_, response) => Readable.from(['a', 'b', String(++runs)]).pipe(response))
     const url = await listen(app)
@@ -94,7 +97,7 @@ describe('Express', () => {
     const locks = createLocks(memory())
     const app = express()
     let runs = 0
-    app.use(idempotentExpress(locks))
+    app.use(idempotentExpress(locks, shared))
     app.post('/', async (_, response) => {
       if (++runs === 1) throw new Error('no luck')
       response.send('charged')
@@ -138,7 +141,7 @@ describe('Fastify', () => {
     const locks = createLocks(memory())
     const app = make()
     let runs = 0
-    await app.register(idempotentFastify(locks))
+    await app.register(idempotentFastify(locks, shared))
     app.post('/json', async (request, reply) => reply.code(201).send({ ...request.body, run: ++runs }))
     app.post('/stream', async () => Readable.from(['a', 'b', String(++runs)]))
     app.post('/bytes', async () => Buffer.from([0, 255, ++runs]))
@@ -157,9 +160,9 @@ describe('Fastify', () => {
   })
 
   test('a second request at the same time is told so; errors are not recorded, nor what Fastify never saw', async () => {
-    const locks = createLocks(memory())
+    const locks = createLocks(memory(), { ttl: '1s' })
     const app = make()
-    await app.register(idempotentFastify(locks))
+    await app.register(idempotentFastify(locks, shared))
     let end = (): void => {}
     let began = false
     let runs = 0
@@ -186,6 +189,7 @@ describe('Fastify', () => {
     expect((await ask(`${url}/failing`, 'failing')).status).toBe(500)
     expect(await (await ask(`${url}/failing`, 'failing')).text()).toBe('done')
     expect(await (await ask(`${url}/hijacked`, 'hijacked')).text()).toBe('raw 3')
+    expect((await ask(`${url}/hijacked`, 'hijacked')).status).toBe(409)
     await until('the key is free again', async () => (await ask(`${url}/hijacked`, 'hijacked')).status === 200)
   })
 })

@@ -6,12 +6,46 @@ import { createLocks, memory, StoreUnavailableError } from '../../../src/index.j
 const locks = createLocks(memory())
 const allowed = { allowed: true, remaining: 7, retryAfterMs: 0, resetMs: 2_400 }
 
-test('tells the policy, what is left and when all of it is back', () => {
+test('tells the policy, what is left and when there is more', () => {
   const limiter = locks.limiter('api', { limit: 10, per: '1m' })
-  expect(rateLimitHeaders(limiter, allowed)).toEqual({
-    'RateLimit-Policy': '"api";q=10;w=60',
-    RateLimit: '"api";r=7;t=3',
+  const headers = (resetMs: number, remaining = 7): unknown =>
+    rateLimitHeaders(limiter, { ...allowed, remaining, resetMs })
+  expect(headers(2_400)).toEqual({ 'RateLimit-Policy': '"api";q=10;w=60', RateLimit: '"api";r=7;t=3' })
+  // One token comes every 6 s, and 8.5 s are missing until all are there.
+  expect(headers(8_500)).toMatchObject({ RateLimit: '"api";r=7;t=3' })
+  expect(headers(60_000, 0)).toMatchObject({ RateLimit: '"api";r=0;t=6' })
+  expect(headers(0, 10)).toMatchObject({ RateLimit: '"api";r=10' })
+})
+
+test('after t seconds one more request passes', async () => {
+  const limiter = locks.limiter('quick', { limit: 100, per: '1m' })
+  await limiter.take('k', 100)
+  expect(rateLimitHeaders(limiter, await limiter.take('k'))).toMatchObject({
+    RateLimit: '"quick";r=0;t=1',
+    'Retry-After': '1',
   })
+})
+
+test.each(['token-bucket', 'sliding-window'] as const)('several limits (%s) have an item each', async (algorithm) => {
+  const limiter = locks.limiter(`mail-${algorithm}`, {
+    limits: [
+      { limit: 2, per: '1h', algorithm },
+      { limit: 10, per: '1d', algorithm },
+    ],
+  })
+  const name = `mail-${algorithm}`
+  const told = async (): Promise<unknown> => rateLimitHeaders(limiter, await limiter.take('k'))
+  const [hour, day] = algorithm === 'token-bucket' ? [1_800, 8_640] : [3_600, 86_400]
+  expect(await told()).toEqual({
+    'RateLimit-Policy': `"${name}-1h";q=2;w=3600, "${name}-1d";q=10;w=86400`,
+    RateLimit: `"${name}-1h";r=1;t=${hour}, "${name}-1d";r=9;t=${day}`,
+  })
+  await told()
+  // The second is refused by the process itself, which remembers.
+  for (let i = 0; i < 2; i++) {
+    const refused = (await told()) as { RateLimit: string }
+    expect(refused.RateLimit).toBe(`"${name}-1h";r=0;t=${hour}, "${name}-1d";r=8;t=${day}`)
+  }
 })
 
 test('tells a refused client when to come again, in whole seconds that are never too short', () => {
@@ -40,7 +74,7 @@ test('several limits are all told, and odd names are made harmless', () => {
   ] as const
   const limiter = locks.limiter('a"b\\é', { limits })
   expect(rateLimitHeaders(limiter, allowed)['RateLimit-Policy']).toBe(
-    '"a\\"b\\\\%C3%A9";q=5;w=1, "a\\"b\\\\%C3%A9";q=100;w=86400',
+    '"a\\"b\\\\%C3%A9-1s";q=5;w=1, "a\\"b\\\\%C3%A9-1d";q=100;w=86400',
   )
 })
 
@@ -58,7 +92,14 @@ test.each([
   ['2001:0db8::1', '2001:db8:0:0::/64'],
   ['::1', '0:0:0:0::/64'],
   ['fe80::1%eth0', 'fe80:0:0:0::/64'],
-  ['64:ff9b::203.0.113.7', '64:ff9b:0:0::/64'],
+  ['64:ff9b::203.0.113.7', '203.0.113.7'],
+  ['64:ff9b::cb00:7107', '203.0.113.7'],
+  ['::ffff:cb00:7107', '203.0.113.7'],
+  ['203.0.113.7:5001', '203.0.113.7'],
+  ['[2001:db8:1:2::6]:5001', '2001:db8:1:2::/64'],
+  ['[2001:db8:1:2::6]', '2001:db8:1:2::/64'],
+  ['[::ffff:203.0.113.7]:80', '203.0.113.7'],
+  ['proxy.example', 'proxy.example'],
   [undefined, 'unknown'],
   ['', 'unknown'],
 ])('the address %s counts as %s', (address, key) => {

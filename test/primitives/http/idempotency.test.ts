@@ -10,14 +10,20 @@ function post(key: string | undefined, body: unknown = { item: 1 }, more: Record
 }
 
 const locks = createLocks(memory())
+/** All callers share their keys. */
+const shared = { scope: () => '' }
 
 test('a repetition gets the same status, headers and body, and the handler runs once', async () => {
   let runs = 0
-  const handler = idempotentFetch(locks, async (request) => {
-    const { item } = (await request.json()) as { item: number }
-    const headers = { 'x-order': `order-${++runs}`, 'set-cookie': 'session=secret' }
-    return Response.json({ item, run: runs }, { status: 201, headers })
-  })
+  const handler = idempotentFetch(
+    locks,
+    async (request) => {
+      const { item } = (await request.json()) as { item: number }
+      const headers = { 'x-order': `order-${++runs}`, 'set-cookie': 'session=secret' }
+      return Response.json({ item, run: runs }, { status: 201, headers })
+    },
+    shared,
+  )
   const first = await handler(post('key-1'))
   const again = await handler(post('"key-1"'))
   expect(again.status).toBe(201)
@@ -31,11 +37,12 @@ test('a repetition gets the same status, headers and body, and the handler runs 
 
 test('the same key with another body is refused, and with another caller it is another key', async () => {
   let runs = 0
-  const handler = idempotentFetch(locks, () => new Response(String(++runs)))
+  const scope = (request: Request): string => request.headers.get('x-user') ?? 'nobody'
+  const handler = idempotentFetch(locks, () => new Response(String(++runs)), { scope })
   expect(await (await handler(post('mine'))).text()).toBe('1')
   const reused = await handler(post('mine', { item: 2 }))
   expect([reused.status, reused.headers.get('content-type')]).toEqual([422, 'application/problem+json'])
-  const other = await handler(post('mine', { item: 2 }, { authorization: 'Bearer other' }))
+  const other = await handler(post('mine', { item: 2 }, { 'x-user': 'other' }))
   expect(await other.text()).toBe('2')
 })
 
@@ -48,11 +55,11 @@ test('while the first is in progress the second is told so, or waits for it', as
     await ending
     return new Response('done')
   }
-  const first = idempotentFetch(locks, work)(post('slow'))
+  const first = idempotentFetch(locks, work, shared)(post('slow'))
   await until('it began', () => began)
-  const busy = await idempotentFetch(locks, work)(post('slow'))
+  const busy = await idempotentFetch(locks, work, shared)(post('slow'))
   expect([busy.status, busy.headers.get('retry-after')]).toEqual([409, '1'])
-  const patient = idempotentFetch(locks, work, { wait: '10s' })(post('slow'))
+  const patient = idempotentFetch(locks, work, { ...shared, wait: '10s' })(post('slow'))
   end()
   expect(await (await first).text()).toBe('done')
   expect(await (await patient).text()).toBe('done')
@@ -60,12 +67,16 @@ test('while the first is in progress the second is told so, or waits for it', as
 
 test('our own failures are not recorded, so that the client may try again', async () => {
   const answers = [503, 'throw', 'busy', 402, 200]
-  const handler = idempotentFetch(locks, () => {
-    const answer = answers.shift()
-    if (answer === 'throw') throw new Error('no luck')
-    if (answer === 'busy') throw new LockTimeoutError('inner', { waitedMs: 1 })
-    return new Response('x', { status: answer as number })
-  })
+  const handler = idempotentFetch(
+    locks,
+    () => {
+      const answer = answers.shift()
+      if (answer === 'throw') throw new Error('no luck')
+      if (answer === 'busy') throw new LockTimeoutError('inner', { waitedMs: 1 })
+      return new Response('x', { status: answer as number })
+    },
+    shared,
+  )
   expect((await handler(post('retry'))).status).toBe(503)
   await expect(handler(post('retry'))).rejects.toThrow('no luck')
   await expect(handler(post('retry'))).rejects.toThrow(LockTimeoutError)
@@ -77,8 +88,8 @@ test('our own failures are not recorded, so that the client may try again', asyn
 test('requests without a key pass, or are refused where one is required; other methods always pass', async () => {
   let runs = 0
   const handler = (): Response => new Response(String(++runs))
-  const open = idempotentFetch(locks, handler)
-  const strict = idempotentFetch(locks, handler, { required: true })
+  const open = idempotentFetch(locks, handler, shared)
+  const strict = idempotentFetch(locks, handler, { ...shared, required: true })
   expect(await (await open(post(undefined))).text()).toBe('1')
   expect(await (await open(post(undefined))).text()).toBe('2')
   expect((await strict(post(undefined))).status).toBe(400)
@@ -89,24 +100,24 @@ test('requests without a key pass, or are refused where one is required; other m
 
 test('bodies of bytes and no bodies come back as they were, and too large ones are not served twice', async () => {
   const bytes = new Uint8Array([0, 255, 128, 7])
-  const binary = idempotentFetch(locks, () => new Response(bytes))
+  const binary = idempotentFetch(locks, () => new Response(bytes), shared)
   await binary(post('bytes'))
   expect(new Uint8Array(await (await binary(post('bytes'))).arrayBuffer())).toEqual(bytes)
-  const empty = idempotentFetch(locks, () => new Response(null, { status: 204 }))
+  const empty = idempotentFetch(locks, () => new Response(null, { status: 204 }), shared)
   expect([(await empty(post('empty'))).status, (await empty(post('empty'))).status]).toEqual([204, 204])
   let runs = 0
-  const large = idempotentFetch(locks, () => new Response('x'.repeat(600_000 + runs++)))
-  expect((await (await large(post('large'))).text()).length).toBe(600_000)
+  const large = idempotentFetch(locks, () => new Response('x'.repeat(1_100_000 + runs++)), shared)
+  expect((await (await large(post('large'))).text()).length).toBe(1_100_000)
   expect((await large(post('large'))).status).toBe(409)
   expect(runs).toBe(1)
-  const control = idempotentFetch(locks, () => new Response('\u0001'.repeat(500_000)))
+  const control = idempotentFetch(locks, () => new Response('\u0001'.repeat(500_000)), shared)
   await control(post('control'))
   expect((await (await control(post('control'))).text()).length).toBe(500_000)
 })
 
 test('middleware behind a body parser replays what the handler wrote, however it wrote it', async () => {
   let runs = 0
-  const url = await serveSteps(parseJson, idempotentExpress(locks), (request, response) => {
+  const url = await serveSteps(parseJson, idempotentExpress(locks, shared), (request, response) => {
     runs++
     response.writeHead(201, { 'x-run': String(runs), 'content-type': 'text/plain' })
     response.write('item ')
@@ -125,7 +136,7 @@ test('middleware behind a body parser replays what the handler wrote, however it
 
 test('a client that gave up and comes again gets the answer of the first time', async () => {
   let runs = 0
-  const url = await serveSteps(parseJson, idempotentExpress(locks), async (_, response) => {
+  const url = await serveSteps(parseJson, idempotentExpress(locks, shared), async (_, response) => {
     runs++
     await new Promise((resolve) => setTimeout(resolve, 150))
     response.end('charged')
@@ -142,11 +153,11 @@ test('a client that gave up and comes again gets the answer of the first time', 
 })
 
 test('a response that could not be recorded is not sent as if it had been', async () => {
-  const url = await serveSteps(parseJson, idempotentExpress(locks), async (_, response) => {
+  const url = await serveSteps(parseJson, idempotentExpress(locks, shared), async (_, response) => {
     const [held] = await locks
-      .holders('http:', { kind: 'once' })
+      .holders('http:', { kind: 'run-once' })
       .then((all) => all.filter(({ metadata }) => !(metadata as { done: boolean }).done))
-    await locks.forceRelease(held?.name ?? '', { kind: 'once' })
+    await locks.forceRelease(held?.name ?? '', { kind: 'run-once' })
     response.end('charged')
   })
   const response = await fetch(url, { method: 'POST', headers: { 'idempotency-key': 'lost' } })

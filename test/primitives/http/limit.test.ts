@@ -1,7 +1,8 @@
-import { expect, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { limitExpress, limitFetch } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
+import { type ExpressHandler, expresses, gate, listen, timeOut } from './expresses.js'
 import { serveSteps } from './web.js'
 
 const hello = (): Response => new Response('hello')
@@ -60,7 +61,7 @@ test('requests may cost more, and the answer may say something else', async () =
     }),
     (_, response) => response.end('hello'),
   )
-  expect((await fetch(`${url}/search`)).headers.get('ratelimit')).toBe('"api";r=4;t=2160')
+  expect((await fetch(`${url}/search`)).headers.get('ratelimit')).toBe('"api";r=4;t=360')
   const refused = await fetch(`${url}/search`)
   expect([refused.status, await refused.json()]).toEqual([429, { again: true }])
   expect((await fetch(url)).status).toBe(200)
@@ -76,4 +77,81 @@ test('an outage is not the client’s fault: 503 where it is denied, an error wh
   const url = await serveSteps(limitExpress(thrown), (_, response) => response.end('hello'))
   const failed = await fetch(url)
   expect([failed.status, await failed.text()]).toEqual([500, 'StoreUnavailableError'])
+})
+
+test('OPTIONS is neither counted nor limited', async () => {
+  const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
+  const handler = limitFetch(limiter, hello, { key: () => 'a' })
+  for (let i = 0; i < 3; i++)
+    expect((await handler(new Request('http://shop', { method: 'OPTIONS' }))).status).toBe(200)
+  expect((await handler(new Request('http://shop'))).status).toBe(200)
+  expect((await handler(new Request('http://shop'))).status).toBe(429)
+})
+
+test('a second limiter adds its items to those of the first', async () => {
+  const locks = createLocks(memory())
+  const outer = locks.limiter('outer', { limit: 100, per: '1h' })
+  const inner = locks.limiter('inner', { limit: 3, per: '1h' })
+  const key = { key: () => 'a' }
+  const fetched = await limitFetch(outer, limitFetch(inner, hello, key), key)(new Request('http://shop'))
+  expect(fetched.headers.get('ratelimit')).toBe('"inner";r=2;t=1200, "outer";r=99;t=36')
+  const url = await serveSteps(limitExpress(outer, key), limitExpress(inner, key), (_, response) => response.end('ok'))
+  const { headers } = await fetch(url)
+  expect(headers.get('ratelimit')).toMatch(/^"outer";r=98;t=\d+, "inner";r=1;t=\d+$/)
+  expect(headers.get('ratelimit-policy')).toBe('"outer";q=100;w=3600, "inner";q=3;w=3600')
+})
+
+test('unknown options and keys that are no text are refused', async () => {
+  const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
+  expect(() => limitExpress(limiter, { keyy: () => 'a' } as never)).toThrow(InvalidOptionError)
+  const nobody = limitFetch(limiter, hello, { key: () => undefined as unknown as string })
+  await expect(nobody(new Request('http://shop'))).rejects.toThrow(InvalidOptionError)
+  expect((await limitFetch(limiter, () => Response.error(), { key: () => 'a' })(new Request('http://shop'))).type).toBe(
+    'error',
+  )
+})
+
+describe.each(expresses)('%s', (_, express) => {
+  test('a response that a time-out answered while the store paused ends nothing else', async () => {
+    const paused = gate()
+    const store = memory()
+    const slow = Object.create(store, {
+      take: {
+        value: (...args: Parameters<NonNullable<typeof store.take>>) => paused.opened.then(() => store.take?.(...args)),
+      },
+    }) as typeof store
+    const limiter = createLocks(slow).limiter('api', { limit: 1, per: '1h' })
+    const app = express()
+    let handled = 0
+    const errors: unknown[] = []
+    const handler: ExpressHandler = (__, response) => response.send(String(++handled))
+    app.use(timeOut(50), limitExpress(limiter, { key: () => 'a' }) as ExpressHandler)
+    app.get('/', handler)
+    app.use((error, __, ___, next) => {
+      errors.push(error)
+      next(error)
+    })
+    const url = await listen(app)
+    expect((await Promise.all([fetch(url), fetch(url)])).map(({ status }) => status)).toEqual([503, 503])
+    paused.open()
+    await new Promise((resolve) => setTimeout(resolve, 50))
+    expect((await fetch(url)).status).toBe(429)
+    expect([handled, errors]).toEqual([0, []])
+  })
+
+  test('skip sees the URL that the client asked for, also where the middleware is mounted', async () => {
+    const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
+    const app = express()
+    // The example of the documentation.
+    const skip = (request: { originalUrl?: string }): boolean => request.originalUrl === '/api/health'
+    app.use('/api', limitExpress(limiter, { skip }) as ExpressHandler)
+    const handler: ExpressHandler = (__, response) => response.send('ok')
+    app.get('/api/health', handler)
+    app.get('/api/orders', handler)
+    const url = await listen(app)
+    for (let i = 0; i < 3; i++) expect((await fetch(`${url}/api/health`)).status).toBe(200)
+    expect((await fetch(`${url}/api/orders`, { method: 'OPTIONS' })).status).toBe(200)
+    expect((await fetch(`${url}/api/orders`)).status).toBe(200)
+    expect((await fetch(`${url}/api/orders`)).status).toBe(429)
+  })
 })

@@ -316,3 +316,29 @@ test('close() tells the job to end, and schedules nothing more', async () => {
   expect(fleet.runs).toHaveLength(1)
   expect(() => locks.schedule('job', '* * * * *', () => {})).toThrow(/close/)
 })
+
+test('stop() called by the job itself settles', async () => {
+  const fleet = new Fleet('2024-01-01T00:00:00Z')
+  const schedule = fleet.join('* * * * *')
+  let stopped = false
+  fleet.job = async () => {
+    await schedule.stop()
+    stopped = true
+  }
+  await fleet.world.advanceTo('2024-01-01T00:05:00Z')
+  expect(stopped).toBe(true)
+  expect(fleet.runs).toHaveLength(1)
+})
+
+test('a tick whose claim was granted and never answered is run by the instance that claimed it', async () => {
+  const fleet = new Fleet('2024-01-01T00:00:00Z')
+  fleet.join('* * * * *')
+  await fleet.world.settle()
+  const isTick = (claims: readonly { key: string }[]): boolean => claims.some(({ key }) => key.includes('@'))
+  fleet.store.inject({ effect: 'break-reply', on: 'acquire', times: 1, when: isTick as never })
+  const outage = fleet.store.inject({ effect: 'break-call', on: 'release' })
+  fleet.world.after(65_000, () => outage.lift())
+  await fleet.world.advanceTo('2024-01-01T00:01:30Z')
+  expect(fleet.heard('elsewhere')).toEqual([])
+  expect(fleet.runs).toEqual(['2024-01-01T00:01:00'])
+})

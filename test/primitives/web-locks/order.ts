@@ -2,7 +2,7 @@
 import { strict as assert } from 'node:assert'
 import type { Locks } from '../../../src/index.js'
 import { type Case, needing } from '../../../src/testing/case.js'
-import { type Requested, hold, instances, pending, request } from './requests.js'
+import { type Requested, domException, hold, instances, pending, request } from './requests.js'
 
 const isCalled = (requests: readonly Requested[]): boolean[] => requests.map(({ called }) => called)
 
@@ -172,6 +172,66 @@ export const orderCases: Case[] = needing(
         for (const { letGo, outcome } of [reading, late]) {
           letGo()
           await outcome
+        }
+      },
+    },
+    {
+      name: 'requests of one instance are called in the order in which they were made, across names and modes',
+      async run(t) {
+        const [locks] = await instances(t, 1)
+        const order: string[] = []
+        const call = (name: string, mode: 'shared' | 'exclusive', label: string): Promise<unknown> =>
+          locks.request(name, { mode }, () => order.push(label))
+        const all = [
+          call('a', 'shared', 'a1'),
+          call('a', 'shared', 'a2'),
+          call('a', 'shared', 'a3'),
+          call('b', 'exclusive', 'b'),
+          call('c', 'shared', 'c'),
+        ]
+        await t.settled('all were called', Promise.all(all))
+        assert.deepEqual(order, ['a1', 'a2', 'a3', 'b', 'c'])
+      },
+    },
+    {
+      name: 'a request and a steal of its name in one turn: the request is granted, and then stolen',
+      async run(t) {
+        const [locks] = await instances(t, 1)
+        const first = request(locks, 'name')
+        const stealing = request(locks, 'name', { steal: true })
+        await t.settled('the steal is granted', stealing.lock)
+        await assert.rejects(t.settled('the first request ends', first.outcome), domException('AbortError'))
+        stealing.letGo()
+        await t.settled('the steal ends', stealing.outcome)
+      },
+    },
+    {
+      name: 'in a chain of steals every request but the last rejects with AbortError',
+      async run(t) {
+        const [locks] = await instances(t, 1)
+        const first = request(locks, 'name')
+        const steals = Array.from({ length: 4 }, () => request(locks, 'name', { steal: true }))
+        const last = steals.at(-1) as Requested
+        await t.settled('the last is granted', last.lock)
+        for (const { outcome } of [first, ...steals.slice(0, -1)]) {
+          await assert.rejects(t.settled('an earlier request ends', outcome), domException('AbortError'))
+        }
+        last.letGo()
+        await t.settled('the last ends', last.outcome)
+      },
+    },
+    {
+      name: 'query shows what was requested right before it',
+      async run(t) {
+        const [locks] = await instances(t, 1)
+        const held = request(locks, 'name')
+        const waiting = request(locks, 'name')
+        const seen = await locks.query()
+        assert.deepEqual([seen.held.length, seen.pending.length], [1, 1])
+        for (const { lock, letGo, outcome } of [held, waiting]) {
+          await t.settled('it is granted', lock)
+          letGo()
+          await t.settled('it ends', outcome)
         }
       },
     },

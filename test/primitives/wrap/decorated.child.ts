@@ -14,7 +14,7 @@ export interface Report {
   overridden: string[]
   methodName: string
   onPrototype: boolean
-  legacy: string
+  legacyField: string
   onClass: string
   onField: string
   badName: string
@@ -113,7 +113,7 @@ const report: Report = {
   overridden: await new Overridden('sub').nightly(),
   methodName: Billing.prototype.charge.name,
   onPrototype: Object.hasOwn(Billing.prototype, 'charge') && !Object.hasOwn(billing, 'charge'),
-  legacy: misuse(() => apply(Billing.prototype, 'charge')),
+  legacyField: misuse(() => apply(Billing.prototype, 'charge')),
   onClass: misuse(() => apply(Billing, { kind: 'class', name: 'Billing' })),
   onField: misuse(() => apply(undefined, { kind: 'field', name: 'tenant' })),
   badName: misuse(() => (locked(locks, 7 as never) as unknown as typeof apply)(async () => {}, { kind: 'method' })),

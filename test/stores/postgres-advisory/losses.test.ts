@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest'
 import {
   type PostgresServer,
   type Proxy,
@@ -167,6 +167,59 @@ describe('a process that', () => {
     await other.says('lost')
     expect(next.isHeld).toBe(true)
     await other.end()
+  })
+
+  test.each([
+    ['before a longer one', 'short:2000,long:60000'],
+    ['after a longer one', 'long:60000,short:2000'],
+    ['as a reader beside a longer one of the same name', 'long:60000,short:60000:shared,short:2000:shared'],
+  ])('freezes with a lock of 2 s taken %s keeps it for at most twice its ttl, and the longer one', async (_, held) => {
+    const other = new Other('both', place.url, held)
+    onTestFinished(() => other.end())
+    await other.says('all held')
+    const shared = held.includes('shared')
+    const locks = createLocks(place.store())
+    const since = performance.now()
+    other.signal('SIGSTOP')
+    if (shared) {
+      // Two readers: one of them is freed in time, the other holds for its minute.
+      await until('the short one is freed', async () => (await place.count("granted AND mode = 'ShareLock'")) === 1)
+    } else {
+      await locks.acquire('short', { wait: 'forever' })
+    }
+    expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
+    expect(await locks.tryAcquire('long')).toBeNull()
+    other.signal('SIGCONT')
+    await other.says('lost short of 2000')
+    // A renewal of the longer one, at a third of its ttl, would come much later: it is asked for by its own session.
+    await sleep(500)
+    expect(other.lines.filter((line) => line.startsWith('lost'))).toEqual(['lost short of 2000'])
+    expect(await locks.tryAcquire('long')).toBeNull()
+  })
+
+  test('freezes with a lock of 2 s on a connection that held one of a minute before keeps it for twice its ttl', async () => {
+    const other = new Other('after', place.url, 'short', '2000')
+    onTestFinished(() => other.end())
+    await other.says('held')
+    other.signal('SIGSTOP')
+    const since = performance.now()
+    await until('it is freed', async () => (await place.held()) === 0)
+    expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
+  })
+
+  test('freezes while it waits is granted a lock that it keeps for at most twice its ttl', async () => {
+    const blocker = claim('queued')
+    const store = place.store()
+    await ask(store, blocker)
+    const other = new Other('both', place.url, 'long:60000,queued:2000')
+    onTestFinished(() => other.end())
+    await other.says('held long')
+    await until('it stands in the queue', async () => (await place.waiting()) === 1)
+    other.signal('SIGSTOP')
+    const since = performance.now()
+    await store.release([blocker])
+    await until('it was granted and freed again', async () => (await ask(store, blocker)).granted === true)
+    expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
   })
 
   test('is killed frees its locks without waiting for the ttl, and its place in the queue', async () => {

@@ -1,4 +1,6 @@
 // Another process for the tests: hold <url> <name> <ttl> | wait <url> <name> <ttl> | leave <url> <name>
+// | after <url> <name> <ttl>: holds it on a connection that held one of a minute before
+// | both <url> <name>:<ttl>:<mode>,…: holds them all, and says which of them it lost
 import pg from 'pg'
 import { createLocks } from '../../../src/index.js'
 import { advisory } from '../../../src/stores/postgres-advisory/index.js'
@@ -10,6 +12,20 @@ if (what === 'leave') {
   // Holds, and has nothing else to do: neither the lock nor its connection keeps the process alive.
   await locks.acquire(name)
   console.log('held')
+} else if (what === 'after') {
+  await (await locks.acquire('before', { ttl: 60_000 })).release()
+  await locks.acquire(name)
+  console.log('held')
+  setInterval(() => {}, 1_000)
+} else if (what === 'both') {
+  for (const each of name.split(',')) {
+    const [one = '', lasts, mode = 'exclusive'] = each.split(':')
+    const lock = await locks.acquire(one, { ttl: Number(lasts), mode: mode as 'shared', wait: 'forever' })
+    lock.signal.addEventListener('abort', () => console.log(`lost ${one} of ${lasts}`))
+    console.log(`held ${one} of ${lasts}`)
+  }
+  console.log('all held')
+  setInterval(() => {}, 1_000)
 } else {
   console.log('asks')
   const lock = await locks.acquire(name, { wait: 'forever' })

@@ -26,6 +26,40 @@ describe('connections', () => {
     expect(await place.held()).toBe(0)
   })
 
+  test('locks share a connection only if none has twice the ttl of another, whatever maxSessions is', async () => {
+    const store = place.store({ maxSessions: 1 })
+    const ttls = [2_000, 1_100, 60_000, 40_000, 2_000]
+    for (const [i, ttlMs] of ttls.entries()) await ask(store, claim(`class:${i}`, { ttlMs }))
+    const rows = await place.look(
+      "SELECT pid, count(*)::int AS locks FROM pg_locks WHERE locktype = 'advisory' AND granted GROUP BY pid ORDER BY 2",
+    )
+    expect(rows.map((row) => row['locks'])).toEqual([2, 3])
+  })
+
+  test('who waits finds a session although others are taken by further classes of ttl', async () => {
+    const [holder, store] = [place.store(), place.store({ maxSessions: 2 })]
+    const blocker = claim('waited')
+    await ask(holder, blocker)
+    for (const ttlMs of [2_000, 8_000, 60_000]) await ask(store, claim(`held:${ttlMs}`, { ttlMs }))
+    const wanted = claim('waited', { blockMs: 10_000 })
+    const waiting = ask(store, wanted)
+    await until('it stands in the queue', async () => (await place.waiting()) === 1)
+    await holder.release([blocker])
+    expect((await waiting).granted).toBe(true)
+  })
+
+  test('all or none of several classes of ttl leaves nothing behind when one is busy', async () => {
+    const [store, other] = [place.store(), place.store()]
+    const busy = claim('all:3', { ttlMs: 60_000 })
+    await ask(other, busy)
+    const claims = [claim('all:1', { ttlMs: 2_000 }), claim('all:2', { ttlMs: 8_000 }), claim('all:3')]
+    expect(await store.acquire(claims, { atomic: true })).toMatchObject(claims.map(() => ({ granted: false })))
+    expect(await place.held()).toBe(1)
+    await other.release([busy])
+    expect(await store.acquire(claims, { atomic: true })).toMatchObject(claims.map(() => ({ granted: true })))
+    expect(await place.held()).toBe(3)
+  })
+
   test('none is taken out of the pool, so an exhausted pool changes nothing', async () => {
     const pool = place.pool({ max: 1 })
     const taken = await pool.connect()

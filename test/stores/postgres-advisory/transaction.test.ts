@@ -162,6 +162,25 @@ for (const [library, transaction] of Object.entries(clients)) {
       })
     })
 
+    test('waits for as long as it was told, also under a shorter statement_timeout, which it keeps as it was', async () => {
+      const lock = await createLocks(place.store()).acquire('slow')
+      const timeouts = await transaction(async (tx) => {
+        await rowsOf(tx, "SET LOCAL statement_timeout = '300ms'")
+        const since = performance.now()
+        const error = await lockInTransaction(tx, 'slow', { wait: 900 }).catch((caught: unknown) => caught)
+        expect(error).toBeInstanceOf(LockTimeoutError)
+        expect(performance.now() - since).toBeGreaterThan(895)
+        const afterVain = await rowsOf(tx, "SELECT current_setting('statement_timeout') AS kept")
+        const waiting = lockInTransaction(tx, ['free', 'slow'], { wait: '20s' })
+        await until('it waits', async () => (await place.waiting()) === 1)
+        await sleep(600)
+        await lock.release()
+        await waiting
+        return [...afterVain, ...(await rowsOf(tx, "SELECT current_setting('statement_timeout') AS kept"))]
+      })
+      expect(timeouts).toMatchObject([{ kept: '300ms' }, { kept: '300ms' }])
+    })
+
     test('keeps the lock_timeout of the transaction as it was', async () => {
       const lock = await createLocks(place.store()).acquire('timed')
       const answer = transaction(async (tx) => {

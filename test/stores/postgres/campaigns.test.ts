@@ -94,7 +94,7 @@ test.concurrent('names that were used once are forgotten as part of normal work'
   const once = async (from: number, to: number): Promise<void> => {
     for (let i = from; i < to; i += 50) {
       const leases = Array.from({ length: 50 }, (_, j) => ({
-        key: `once:${i + j}`,
+        key: `run-once:${i + j}`,
         owner: 'o',
         weight: 1,
         capacity: 1,

@@ -31,15 +31,17 @@ async function ask(limits: readonly Limit[], steps: readonly { at: number; cost:
       JSON.stringify([{ key, cost, limits }]),
       at,
     ])
-    const [allowed, remaining, retryAfterMs, resetMs] = rows[0].said[0]
-    answers.push({ allowed: allowed === 1, remaining, retryAfterMs: retryAfterMs ?? Number.POSITIVE_INFINITY, resetMs })
+    const [allowed, remaining, retryAfterMs, resetMs, states] = rows[0].said[0]
+    const retry = retryAfterMs ?? Number.POSITIVE_INFINITY
+    const told = (states as [number, number][]).map(([left, nextMs]) => ({ remaining: left, nextMs }))
+    answers.push({ allowed: allowed === 1, remaining, retryAfterMs: retry, resetMs, limits: told })
   }
   return answers
 }
 
 function reference(limits: readonly Limit[], steps: readonly { at: number; cost: number }[]): TakeAnswer[] {
   const meters = limits.map(emptyMeter)
-  return steps.map(({ at, cost }) => takeFrom(meters, limits, cost, at))
+  return steps.map(({ at, cost }) => takeFrom(meters, { limits, cost }, at))
 }
 
 const limitArbitrary: fc.Arbitrary<Limit> = fc.oneof(
@@ -52,13 +54,29 @@ const limitArbitrary: fc.Arbitrary<Limit> = fc.oneof(
   fc
     .record({ limit: fc.integer({ min: 0, max: 12 }), perMs: fc.constantFrom(1, 100, 333, 1_000) })
     .map(({ limit, perMs }) => ({ algorithm: 'sliding-window' as const, limit, perMs, burst: limit })),
+  fc
+    .record({
+      limit: fc.integer({ min: 0, max: 6 }),
+      perMs: fc.constantFrom(100, 1_000),
+      blockMs: fc.constantFrom(50, 2_000),
+    })
+    .map((limit) => ({ algorithm: 'sliding-window' as const, burst: limit.limit, ...limit })),
 )
+
+const counterArbitrary: fc.Arbitrary<Limit> = fc
+  .record({
+    limit: fc.integer({ min: 0, max: 6 }),
+    perMs: fc.constantFrom(1, 100, 1_000),
+    blockMs: fc.constantFrom(undefined, 50, 2_000),
+    blockGrowth: fc.constantFrom(undefined, 1, 2),
+  })
+  .map((limit) => ({ algorithm: 'fixed-window' as const, burst: limit.limit, ...limit }))
 
 const stepsArbitrary = fc
   .array(
     fc.record({
       after: fc.constantFrom(0, 0.25, 1, 7, 50, 100, 333.3, 2_000),
-      cost: fc.constantFrom(0, 0.5, 1, 1, 2, 5, 40),
+      cost: fc.constantFrom(0, 0.5, 1, 1, 2, 5, 40, -1, -3),
     }),
     {
       minLength: 1,
@@ -73,7 +91,10 @@ const stepsArbitrary = fc
 test('every sequence of questions is answered as the reference answers it', async () => {
   await fc.assert(
     fc.asyncProperty(
-      fc.array(limitArbitrary, { minLength: 1, maxLength: 3 }),
+      fc.oneof(
+        { weight: 3, arbitrary: fc.array(limitArbitrary, { minLength: 1, maxLength: 3 }) },
+        { weight: 1, arbitrary: counterArbitrary.map((limit) => [limit]) },
+      ),
       stepsArbitrary,
       async (limits, steps) => {
         const [said, expected] = [await ask(limits, steps), reference(limits, steps)]
@@ -81,6 +102,10 @@ test('every sequence of questions is answered as the reference answers it', asyn
           const right = expected[i] as TakeAnswer
           expect(answer.allowed).toBe(right.allowed)
           expect(answer.remaining).toBe(right.remaining)
+          for (const [n, state] of (right.limits ?? []).entries()) {
+            expect(answer.limits?.[n]?.remaining).toBe(state.remaining)
+            expect(Math.abs((answer.limits?.[n]?.nextMs ?? -1) - state.nextMs)).toBeLessThan(0.01)
+          }
           for (const field of ['retryAfterMs', 'resetMs'] as const) {
             if (right[field] === Number.POSITIVE_INFINITY) expect(answer[field]).toBe(right[field])
             else expect(Math.abs(answer[field] - right[field])).toBeLessThan(0.01)

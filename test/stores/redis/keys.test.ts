@@ -2,7 +2,8 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
-import { adapterOf, type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
+import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
+import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
 import { embedded, type Sources } from '../../../src/stores/redis/scripts.js'
 import { createRedisStore } from '../../../src/stores/redis/store.js'
 import { ioredis } from './places.js'
@@ -95,13 +96,13 @@ test('everything that waiting, sharing, values and limits leave has an expiry', 
 
 test('leases that end by themselves are swept out of the index by those who come after', async () => {
   const store = open()
-  const dead = Array.from({ length: 3_000 }, (_, i) => claim(`once:dead:${i}`, { ttlMs: 1_000, value: '{}' }))
+  const dead = Array.from({ length: 3_000 }, (_, i) => claim(`run-once:dead:${i}`, { ttlMs: 1_000, value: '{}' }))
   await inBatches(dead, (part) => store.acquire(part))
-  const size = async (): Promise<number> => Number(await server.command('HLEN', 'leasehold:held:once'))
+  const size = async (): Promise<number> => Number(await server.command('HLEN', 'leasehold:held:run-once'))
   expect(await size()).toBeGreaterThan(3_000)
-  await expect.poll(async () => Number(await server.command('EXISTS', 'once:dead:2999'))).toBe(0)
+  await expect.poll(async () => Number(await server.command('EXISTS', 'run-once:dead:2999'))).toBe(0)
   for (let i = 0; i < 4_000 && (await size()) > 300; i++) {
-    const one = claim(`once:live:${i % 7}`)
+    const one = claim(`run-once:live:${i % 7}`)
     await granted(store, one)
     await store.release([one])
   }
@@ -190,11 +191,11 @@ test('tokens grow by one while the clock is behind, and by the clock otherwise',
 test('a lease of many days keeps its index, whatever shorter ones come after it', async () => {
   const store = open()
   const week = 7 * 86_400_000
-  await granted(store, claim('once:report', { ttlMs: week, value: '{}' }))
+  await granted(store, claim('run-once:report', { ttlMs: week, value: '{}' }))
   // As if hours had passed: the next short lease looks after the index.
-  await server.command('HSET', 'leasehold:held:once', '', '1')
-  await granted(store, claim('once:short'))
-  expect(await server.command('PTTL', 'leasehold:held:once')).toBeGreaterThan(week)
+  await server.command('HSET', 'leasehold:held:run-once', '', '1')
+  await granted(store, claim('run-once:short'))
+  expect(await server.command('PTTL', 'leasehold:held:run-once')).toBeGreaterThan(week)
 })
 
 test('a lease of ours whose index was lost is still ours, with a larger token', async () => {

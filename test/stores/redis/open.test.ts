@@ -119,7 +119,7 @@ test('whichever client is installed is used; if none is, the error says what to 
     await store.close()`
   expect(await without(['ioredis'], locking)).toBe('true released')
   const missing = `console.log(await open('redis://127.0.0.1').catch((error) => error.code + ' ' + error.message))`
-  expect(await without(['ioredis', 'redis'], missing)).toMatch(/^UNSUPPORTED .*npm install ioredis \(or redis\)/)
+  expect(await without(['ioredis', 'redis'], missing)).toMatch(/^MISSING_PACKAGE .*npm install ioredis \(or redis\)/)
 })
 
 test('redis+cluster:// opens a store on a cluster', async () => {

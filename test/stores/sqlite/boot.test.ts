@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { StoreUnavailableError } from '../../../src/errors.js'
 import type { Store } from '../../../src/store.js'
+import { realWorld } from '../../../src/kit/world.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 import { thisMachine } from '../../../src/stores/sqlite/machine.js'
 import { ask, claim, directory, granted, open, raw, toyMachine } from './place.js'
@@ -23,7 +24,7 @@ test('a lease lasts for its ttl and no longer', async () => {
 test('whatever happens to the wall clock, leases stay and tokens grow', async () => {
   const machine = toyMachine()
   let date = 1_800_000_000_000
-  const world = { date: () => date, random: Math.random }
+  const world = { ...realWorld, date: () => date }
   const store = open(join(directory(), 'locks.db'), { machine, world })
   const first = await granted(store, claim('lock:a', 'me'))
   date -= 3_600_000
@@ -36,7 +37,7 @@ test('whatever happens to the wall clock, leases stay and tokens grow', async ()
 
 test('tokens grow from store to store, also when one sees an earlier wall clock than the other', async () => {
   const path = join(directory(), 'locks.db')
-  const at = (date: number) => ({ world: { date: () => date, random: Math.random } })
+  const at = (date: number) => ({ world: { ...realWorld, date: () => date } })
   const [ahead, behind] = [open(path, at(1_900_000_000_000)), open(path, at(1_800_000_000_000))]
   let last = 0n
   for (let i = 0; i < 20; i++) {
@@ -59,7 +60,7 @@ test('a store that is closed and opened again still knows who holds what', async
 test('what was held before the machine was started anew has expired, and tokens go on', async () => {
   const path = join(directory(), 'locks.db')
   let date = 1_800_000_000_000
-  const world = { date: () => date, random: Math.random }
+  const world = { ...realWorld, date: () => date }
   const limits = [{ algorithm: 'token-bucket', limit: 1, perMs: 1e9, burst: 1 }] as const
   const before = sqlite(path, { machine: toyMachine('boot-1', 5e9), world })
   const { token } = await granted(before, claim('lock:a', 'me'))

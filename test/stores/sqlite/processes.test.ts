@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import type { Answer, Grant, TakeAnswer } from '../../../src/store.js'
 import { thisMachine } from '../../../src/stores/sqlite/machine.js'
 import { ask, claim, count, directory, granted, open, start, until } from './place.js'
-import { type StoreProcess, monotonicMs } from './store-process.js'
+import { type Revoked, type StoreProcess, monotonicMs } from './store-process.js'
 
 function several(number: number, path: string): Promise<StoreProcess[]> {
   return Promise.all(Array.from({ length: number }, () => start(path)))
@@ -79,7 +79,7 @@ test('a place taken before anybody listened is told to whoever listens now', asy
   await waiter.hears(({ event }) => event.type === 'granted' && event.owner === 'waiter')
 })
 
-test('what is announced and what is revoked is heard in other processes', async () => {
+test('what is announced is heard in other processes', async () => {
   const path = join(directory(), 'locks.db')
   const listener = await start(path)
   await listener.call('listen', 'election:a')
@@ -88,8 +88,40 @@ test('what is announced and what is revoked is heard in other processes', async 
   await listener.hears(({ event }) => event.type === 'changed')
   await store.renew([{ key: 'election:a', owner: 'leader', ttlMs: 30_000, value: '"new"' }])
   await until('the second', () => listener.heard.length === 2)
-  await store.revoke?.('election:a')
-  await listener.hears(({ event }) => event.type === 'revoked' && event.owner === 'leader')
+})
+
+test('a process that only holds is told at once what another process revokes or steals, and which grant it was', async () => {
+  const path = join(directory(), 'locks.db')
+  const holder = await start(path)
+  const store = open(path)
+  expect(await holder.call('listenToRevocations')).toBe(true)
+  const claims = ['lock:a', 'lock:b', 'lock:c'].map((key) => claim(key, 'holder'))
+  const [a, b, c] = await holder.call<[Grant, Grant, Grant]>('acquire', claims)
+  await store.release([{ key: 'lock:c', owner: 'holder', token: c.token }])
+  const asked = monotonicMs()
+  await store.revoke?.('lock:a')
+  await granted(store, claim('lock:b', 'stealing', { steal: true }))
+  const told = async (key: string): Promise<Revoked> => {
+    await until(`the revocation of ${key}`, () => holder.revoked.some(({ lease }) => lease.key === key))
+    return holder.revoked.find(({ lease }) => lease.key === key) as Revoked
+  }
+  expect((await told('lock:a')).lease).toEqual({ key: 'lock:a', owner: 'holder', token: a.token })
+  const last = await told('lock:b')
+  expect(last.lease).toEqual({ key: 'lock:b', owner: 'holder', token: b.token })
+  // A third of the ttl is when the holder would find out by itself.
+  expect(last.at - asked).toBeLessThan(5_000)
+  expect(holder.revoked.map(({ lease }) => lease.key)).toEqual(['lock:a', 'lock:b'])
+})
+
+test('a thousand held locks cost one row and one file to be told of revocations', async () => {
+  const path = join(directory(), 'locks.db')
+  const store = open(path)
+  const watch = store.watchRevoked?.(() => {})
+  expect(await watch?.ready).toBe(true)
+  for (let i = 0; i < 1_000; i += 500) {
+    await store.acquire(Array.from({ length: 500 }, (_, n) => claim(`lock:${i + n}`, 'me')))
+  }
+  expect([count(path, 'bells'), count(path, 'watchers'), readdirSync(`${path}-bells`).length]).toEqual([1, 1, 1])
 })
 
 test('kill -9 of a holder: the next one holds once the ttl has passed, and not before, with a larger token', async () => {

@@ -5,12 +5,17 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { program } from '../../../scripts/support/programs.js'
-import type { StoreEvent } from '../../../src/store.js'
+import type { Lease, StoreEvent } from '../../../src/store.js'
 
 export interface Heard {
   key: string
   event: StoreEvent
   /** On the monotonic clock of the machine, as `monotonicMs` reads it. */
+  at: number
+}
+
+export interface Revoked {
+  lease: Lease
   at: number
 }
 
@@ -21,6 +26,7 @@ export function monotonicMs(): number {
 
 export class StoreProcess {
   readonly heard: Heard[] = []
+  readonly revoked: Revoked[] = []
   readonly #child: ChildProcess
   readonly #calls = new Map<number, { resolve: (value: never) => void; reject: (error: Error) => void }>()
   #lastCall = 0
@@ -28,7 +34,8 @@ export class StoreProcess {
 
   private constructor(child: ChildProcess) {
     this.#child = child
-    child.on('message', (message: { id: number; result?: never; error?: string; heard?: Heard }) => {
+    child.on('message', (message: { id: number; result?: never; error?: string; heard?: Heard; revoked?: Revoked }) => {
+      if (message.revoked) return void this.revoked.push(message.revoked)
       if (message.heard) {
         this.heard.push(message.heard)
         for (const wake of this.#onHeard.splice(0)) wake()

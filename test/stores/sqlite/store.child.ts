@@ -3,7 +3,7 @@ import { appendFileSync, closeSync, openSync, readFileSync, unlinkSync, writeFil
 import { loadDriver } from '../../../src/stores/sqlite/driver.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 import { ALL, type Answer, type StoreEvent } from '../../../src/store.js'
-import type { Heard } from './store-process.js'
+import type { Heard, Revoked } from './store-process.js'
 
 const path = process.argv[2] as string
 const store = sqlite(path)
@@ -15,6 +15,14 @@ const extras: Record<string, (...args: never[]) => unknown> = {
     const watch = store.watch?.(key, (event: StoreEvent) => {
       const heard: Heard = { key, event, at: monotonicMs() }
       tell({ heard })
+    })
+    return await watch?.ready
+  },
+
+  async listenToRevocations() {
+    const watch = store.watchRevoked?.((lease) => {
+      const revoked: Revoked = { lease, at: monotonicMs() }
+      tell({ revoked })
     })
     return await watch?.ready
   },

@@ -27,6 +27,40 @@ test('nothing stays for ever of names that are used once', async () => {
   expect([count(path, 'holders'), count(path, 'places'), count(path, 'meters')]).toEqual([1, 0, 0])
 })
 
+test('leases, queue entries and limits of names that are used once do not pile up, also if they travel in batches', async () => {
+  const path = join(directory(), 'locks.db')
+  const machine = toyMachine()
+  const store = open(path, { machine })
+  let most = 0
+  for (let batch = 0; batch < 30; batch++) {
+    const names = Array.from({ length: 500 }, (_, n) => `${batch}:${n}`)
+    await store.acquire(names.map((name) => claim(`lock:${name}`, 'me', { ttlMs: 500 })))
+    await store.acquire(names.map((name) => claim(`lock:${name}`, 'waits', { placeMs: 400 })))
+    await store.take?.(names.map((name) => ({ key: `limiter:${name}`, cost: 1, limits })))
+    machine.at += 10_000
+    most = Math.max(most, count(path, 'holders'), count(path, 'places'), count(path, 'meters'))
+  }
+  // 15,000 of each were made. All but those of the last batches have ended.
+  expect(most).toBeLessThan(2_000)
+})
+test.each([1, 100, 500])(
+  'rate limits of keys that are used once do not pile up when %i takes travel together',
+  async (batch) => {
+    const path = join(directory(), 'locks.db')
+    const machine = toyMachine()
+    const store = open(path, { machine })
+    const KEYS = 6_000
+    for (let first = 0; first < KEYS; first += batch) {
+      const keys = Array.from({ length: batch }, (_, n) => `limiter:api:${first + n}`)
+      await store.take?.(keys.map((key) => ({ key, cost: 1, limits })))
+      // As at 1000 new keys a second: 100 are in use at any time, since a take is forgotten after 100 ms.
+      machine.at += batch
+    }
+    // A full turn of the sweep is due after a quarter of the rows was written anew.
+    expect(count(path, 'meters')).toBeLessThan(1_500)
+  },
+)
+
 test('a process that goes on working sweeps as well, and spares what is still held', async () => {
   const path = join(directory(), 'locks.db')
   const machine = toyMachine()

@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { InvalidOptionError, StoreUnavailableError, UnsupportedError } from '../../../src/errors.js'
+import { InvalidOptionError, StoreUnavailableError, MissingPackageError } from '../../../src/errors.js'
 import { loadDriver } from '../../../src/stores/sqlite/driver.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 import { ask, claim, directory, granted, open, raw, start } from './place.js'
@@ -22,7 +22,7 @@ test('without SQLite the error says what to install', () => {
   const missing = (): undefined => {
     throw new Error("Cannot find module '@photostructure/sqlite'")
   }
-  expect(() => loadDriver([() => undefined, missing])).toThrow(UnsupportedError)
+  expect(() => loadDriver([() => undefined, missing])).toThrow(MissingPackageError)
   expect(() => loadDriver([() => undefined, missing])).toThrow(/npm install @photostructure\/sqlite/)
 })
 
@@ -222,7 +222,7 @@ test('a file that is deleted while in use is noticed: leases in it are gone, and
   const path = join(directory(), 'locks.db')
   const store = open(path)
   const { token } = await granted(store, claim('lock:a', 'me'))
-  const doubted = new Promise<void>((resolve) => store.onDoubt?.(resolve))
+  const doubted = new Promise<void>((resolve) => store.onDoubt?.(() => resolve()))
   for (const suffix of ['', '-wal', '-shm']) rmSync(path + suffix)
   const newcomer = open(path)
   const taken = await granted(newcomer, claim('lock:a', 'you'))

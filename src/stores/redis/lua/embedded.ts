@@ -716,12 +716,16 @@ return #answers == 1 and answers[1] or answers
 `
 
 export const take: string = `-- take.lua   KEYS per request: a meter for each of its limits
--- ARGV sets, then per set: limits, then per limit: b|w limit perMs burst; then either = set cost, for all requests, or per request: set cost
--- → flat, per request: allowed remaining retryAfterMicros resetMicros    retryAfterMicros -1: never; allowed is '!error' if it failed
+-- ARGV sets, then per set: limits, then per limit: b|w|f limit perMs burst blockMs blockGrowth ('' where absent); then either
+-- = set cost, for all requests, or per request: set cost    cost x: forget what was taken, and look
+-- → flat, per request: allowed remaining retryAfterMicros resetMicros states    retryAfterMicros -1: never; allowed is '!error'
+-- if it failed; states: flat, per limit: remaining nextMicros, or 0 for one token bucket
 -- A token bucket is a string, the time at which it is full again. A sliding window is a list of at:cost:sum, where sum is
--- what was taken up to and with this entry, so that the two ends tell what counts now. Says the same as kit/rate.ts.
+-- what was taken up to and with this entry, so that the two ends tell what counts now; a block is one entry of more than the
+-- limit. A fixed window is a string, end:count. Says the same as kit/rate.ts.
 local call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
 local HAIR = 1e-6
+local LONGEST_BLOCK = 31536000000
 local clock = call('TIME')
 local now = clock[1] * 1000 + clock[2] / 1000
 
@@ -741,13 +745,14 @@ local function bucket(meter, limit)
 end
 
 local function retryBucket(limit, cost, free)
+  if cost < 0 then return 0 end
   if cost > limit.burst or limit.limit == 0 then return math.huge end
   local short = (cost - free) * limit.perToken
   return short > HAIR and short or 0
 end
 
 local function fill(meter, fullAt)
-  if fullAt > now then call('SET', meter, fullAt, 'PX', ceil(fullAt - now)) end
+  if fullAt > now then call('SET', meter, fullAt, 'PX', ceil(fullAt - now)) else call('DEL', meter) end
 end
 
 local function entry(text)
@@ -757,17 +762,19 @@ end
 
 -- How long until enough of the oldest entries no longer count.
 local function waitFor(meter, limit, cost, free)
-  local retry = 0
-  for from = 0, 1e9, 100 do
-    local page = call('LRANGE', meter, from, from + 99)
+  local retry, from, size = 0, 0, 1
+  while cost > free + HAIR do
+    local page = call('LRANGE', meter, from, from + size - 1)
     for _, text in ipairs(page) do
       if cost <= free + HAIR then return retry end
       local at, took = entry(text)
       free = free + took
       retry = at + limit.per - now
     end
-    if #page < 100 then return retry end
+    if #page < size then return retry end
+    from, size = from + size, 100
   end
+  return retry
 end
 
 -- free, sum so far, reset
@@ -788,21 +795,59 @@ local function judge(meter, limit, cost)
     return { free = free, retry = retryBucket(limit, cost, free), reset = fullAt - now, state = fullAt }
   end
   local free, sum, reset = window(meter, limit)
-  local retry = cost > limit.limit and math.huge or waitFor(meter, limit, cost, free)
+  local retry = cost < 0 and 0 or cost > limit.limit and math.huge or waitFor(meter, limit, cost, free)
   return { free = free, retry = retry, reset = reset, state = sum }
 end
 
+-- The latest first: what counts for longest. A block is not given back. → how much
+local function giveBack(meter, limit, amount)
+  local given = 0
+  while given < amount do
+    local at, took, sum = entry(call('LINDEX', meter, -1))
+    if not at or took > limit.limit then break end
+    local part = math.min(took, amount - given)
+    given = given + part
+    -- LSET keeps the expiry of a list of one, which RPOP and RPUSH would lose.
+    if took - part > HAIR then call('LSET', meter, -1, number(at) .. ':' .. number(took - part) .. ':' .. number(sum - part))
+    else call('RPOP', meter) end
+  end
+  return given
+end
+
 local function charge(meter, limit, cost, verdict)
-  verdict.free = verdict.free - cost
   if limit.bucket then
-    local fullAt = verdict.state + cost * limit.perToken
-    fill(meter, fullAt)
+    local fullAt = max(verdict.state + cost * limit.perToken, now)
+    if cost ~= 0 then fill(meter, fullAt) end
+    verdict.free = math.min(verdict.free - cost, limit.burst)
     verdict.reset = fullAt - now
   elseif cost > 0 then
     call('RPUSH', meter, number(now) .. ':' .. number(cost) .. ':' .. number(verdict.state + cost))
     call('PEXPIRE', meter, ceil(limit.per))
+    verdict.free = verdict.free - cost
     verdict.reset = limit.per
+  elseif cost < 0 then
+    verdict.free = verdict.free + giveBack(meter, limit, -cost)
+    local last = entry(call('LINDEX', meter, -1))
+    verdict.reset = last and last + limit.per - now or 0
   end
+end
+
+-- One entry of more than the limit, in place of all others: until it ends nothing passes, and after it everything is free.
+local function block(meter, limit)
+  local _, took = entry(call('LINDEX', meter, 0))
+  if took and took > limit.limit then return end
+  local cost = number(limit.limit + 1)
+  call('DEL', meter)
+  call('RPUSH', meter, number(now + limit.block - limit.per) .. ':' .. cost .. ':' .. cost)
+  call('PEXPIRE', meter, ceil(limit.block))
+end
+
+-- When there is one more.
+local function nextUnit(meter, limit, verdict)
+  local whole = max(floor(verdict.free + HAIR), 0)
+  if not limit.bucket then return waitFor(meter, limit, whole + 1, verdict.free) end
+  if limit.limit == 0 then return 0 end
+  return math.min(max((whole + 1 - verdict.free) * limit.perToken, 0), verdict.reset)
 end
 
 local function take(limits, used, cost)
@@ -811,52 +856,99 @@ local function take(limits, used, cost)
     verdicts[i] = judge(KEYS[used + i], limit, cost)
     retry = max(retry, verdicts[i].retry)
   end
-  local remaining, reset = math.huge, 0
+  local remaining, reset, states, allowed = math.huge, 0, {}, retry == 0
   for i, limit in ipairs(limits) do
-    if retry == 0 then charge(KEYS[used + i], limit, cost, verdicts[i]) end
+    local meter = KEYS[used + i]
+    if allowed then charge(meter, limit, cost, verdicts[i])
+    elseif limit.block and verdicts[i].retry > 0 and cost <= limit.limit then
+      block(meter, limit)
+      verdicts[i] = judge(meter, limit, cost)
+      retry = max(retry, verdicts[i].retry)
+    end
     remaining = math.min(remaining, verdicts[i].free)
     reset = max(reset, verdicts[i].reset)
+    states[i * 2 - 1] = max(floor(verdicts[i].free + HAIR), 0)
+    states[i * 2] = micros(nextUnit(meter, limit, verdicts[i]))
   end
-  return retry == 0 and 1 or 0, remaining, retry, reset
+  if not allowed then
+    retry = 0
+    for i = 1, #limits do retry = max(retry, verdicts[i].retry) end
+  end
+  return allowed and 1 or 0, max(floor(remaining + HAIR), 0), retry, reset, states
+end
+
+-- A fixed window, which counts what it refuses too.
+local function count(meter, limit, cost)
+  local till, counted = string.match(call('GET', meter) or '', '^([^:]+):([^:]+)$')
+  till, counted = tonumber(till) or 0, tonumber(counted) or 0
+  if till <= now then till, counted = cost > 0 and now + limit.per or now, 0 end
+  local before = counted
+  counted = max(counted + cost, 0)
+  local excess = counted - limit.limit
+  if cost > 0 and excess > 0 and limit.block then
+    if limit.growth then till = now + math.min(limit.block * limit.growth ^ (ceil(excess) - 1), LONGEST_BLOCK)
+    elseif before <= limit.limit then till = now + limit.block end
+  end
+  if cost ~= 0 and till > now then
+    call('SET', meter, number(till) .. ':' .. number(counted), 'PX', ceil(till - now))
+  end
+  local allowed, left = cost < 0 or excess <= 0, till - now
+  local remaining = floor(limit.limit - counted + HAIR)
+  return allowed and 1 or 0, remaining, allowed and 0 or left, left, { max(remaining, 0), micros(left) }
 end
 
 -- The usual case, without a table.
 local function takeBucket(meter, limit, cost)
   local free, fullAt = bucket(meter, limit)
   local retry = retryBucket(limit, cost, free)
-  if retry > 0 then return 0, free, retry, fullAt - now end
-  fullAt = fullAt + cost * limit.perToken
-  fill(meter, fullAt)
-  return 1, free - cost, 0, fullAt - now
+  if retry > 0 then return 0, max(floor(free + HAIR), 0), retry, fullAt - now, 0 end
+  if cost > 0 then
+    fullAt = fullAt + cost * limit.perToken
+    fill(meter, fullAt)
+  end
+  return 1, max(floor(free - cost + HAIR), 0), 0, fullAt - now, 0
 end
 
 local sets, at = {}, 2
 for i = 1, tonumber(ARGV[1]) do
-  local set, count = {}, tonumber(ARGV[at])
-  for j = 1, count do
-    local from = at + 1 + (j - 1) * 4
+  local set, size = {}, tonumber(ARGV[at])
+  for j = 1, size do
+    local from = at + 1 + (j - 1) * 6
     local limit, per = tonumber(ARGV[from + 1]), tonumber(ARGV[from + 2])
-    set[j] = { bucket = ARGV[from] == 'b', limit = limit, per = per, burst = tonumber(ARGV[from + 3]), perToken = per / limit }
+    set[j] = {
+      bucket = ARGV[from] == 'b', fixed = ARGV[from] == 'f', limit = limit, per = per, burst = tonumber(ARGV[from + 3]),
+      perToken = per / limit, block = tonumber(ARGV[from + 4]), growth = tonumber(ARGV[from + 5])
+    }
   end
-  sets[i], at = set, at + 1 + count * 4
+  sets[i], at = set, at + 1 + size * 6
+end
+
+local function decide(set, used, cost)
+  if cost == 'x' then
+    for i = 1, #set do call('DEL', KEYS[used + i]) end
+    cost = '0'
+  end
+  cost = tonumber(cost)
+  if #set > 1 then return take(set, used, cost) end
+  if set[1].fixed then return count(KEYS[used + 1], set[1], cost) end
+  if set[1].bucket and cost >= 0 then return takeBucket(KEYS[used + 1], set[1], cost) end
+  return take(set, used, cost)
 end
 
 local same = ARGV[at] == '='
-local set, cost = sets[tonumber(ARGV[at + 1])], tonumber(ARGV[at + 2])
+local set, cost = sets[tonumber(ARGV[at + 1])], ARGV[at + 2]
 local answers, n, used, last = {}, 0, 0, #KEYS
 while used < last do
-  if not same then set, cost, at = sets[tonumber(ARGV[at])], tonumber(ARGV[at + 1]), at + 2 end
-  local ok, allowed, remaining, retry, reset
-  if #set == 1 and set[1].bucket then ok, allowed, remaining, retry, reset = pcall(takeBucket, KEYS[used + 1], set[1], cost)
-  else ok, allowed, remaining, retry, reset = pcall(take, set, used, cost) end
+  if not same then set, cost, at = sets[tonumber(ARGV[at])], ARGV[at + 1], at + 2 end
+  local ok, allowed, remaining, retry, reset, states = pcall(decide, set, used, cost)
   if ok then
-    answers[n + 1], answers[n + 2] = allowed, max(floor(remaining + HAIR), 0)
-    answers[n + 3], answers[n + 4] = micros(retry), micros(reset)
+    answers[n + 1], answers[n + 2] = allowed, remaining
+    answers[n + 3], answers[n + 4], answers[n + 5] = micros(retry), micros(reset), states
   else
     answers[n + 1] = '!' .. (type(allowed) == 'table' and allowed.err or tostring(allowed))
-    answers[n + 2], answers[n + 3], answers[n + 4] = 0, 0, 0
+    answers[n + 2], answers[n + 3], answers[n + 4], answers[n + 5] = 0, 0, 0, 0
   end
-  n, used = n + 4, used + #set
+  n, used = n + 5, used + #set
 end
 return answers
 `

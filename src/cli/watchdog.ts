@@ -1,9 +1,9 @@
 /**
- * The guard: a process of its own that stops a command before its lock can be another's, also when the `leasehold run`
+ * The watchdog: a process of its own that stops a command before its lock can be another's, also when the `leasehold run`
  * that holds the lock was killed or is frozen. It loads nothing but Node's own modules and two small files, because no
- * command starts before its guard is ready.
+ * command starts before its watchdog is ready.
  *
- * Started with two arguments: how many milliseconds before the deadline stopping begins, and the command's mark. It
+ * Started with two arguments: how many milliseconds before the deadline stopping begins, and the command's tag. It
  * takes orders on stdin; when stdin closes without `done`, `leasehold run` has died.
  *
  * @module
@@ -13,14 +13,14 @@ import { setPriority } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import {
   type Deadline,
-  type GuardNews,
-  type GuardOrder,
+  type WatchdogReport,
+  type WatchdogOrder,
   deadlineIn,
   earlier,
   leftUntil,
   onLines,
-} from './guard-orders.js'
-import { type Job, jobIsAlive, killJob, signalJob } from './processes.js'
+} from './watchdog-protocol.js'
+import { type Job, jobIsAlive, killJob, terminateSession } from './processes.js'
 
 /** Timers do not count the time a machine was asleep, so look this often whether the deadline has come closer. */
 const LOOK_EVERY = 200
@@ -29,9 +29,9 @@ const LOOK_AGAIN_AFTER = 10
 /** From fork to exec, generously. */
 const EXEC_TAKES = 100
 
-class Guard {
+class Watchdog {
   readonly #killAfterMs: number
-  /** Until its process is known, it is found by its mark. */
+  /** Until its process is known, it is found by its tag. */
   #job: Job
   #deadline: Deadline | undefined
   /** Set once stopping has begun: SIGKILL then. */
@@ -40,15 +40,15 @@ class Guard {
   #leaving = false
   #timer: NodeJS.Timeout | undefined
 
-  constructor(killAfterMs: number, mark: string) {
+  constructor(killAfterMs: number, tag: string) {
     this.#killAfterMs = killAfterMs
-    this.#job = { pid: 0, startedAt: undefined, ownGroup: false, session: 0, mark }
+    this.#job = { pid: 0, startedAt: undefined, ownSession: false, session: 0, tag }
   }
 
-  obey(order: GuardOrder): void {
+  obey(order: WatchdogOrder): void {
     if (order.order === 'arm') {
       this.#deadline = order.deadline
-      tell({ news: 'armed', sequence: order.sequence })
+      tell({ report: 'armed', sequence: order.sequence })
     } else if (order.order === 'watch') {
       this.#job = order.job
     } else {
@@ -57,16 +57,16 @@ class Guard {
     this.#lookSoon(0)
   }
 
-  /** If it had to be stopped, what has left its group is not spared either. */
+  /** If it had to be stopped, what has left its session is not spared either. */
   async #leave(): Promise<void> {
     this.#leaving = true
     while (this.#killAt && !killJob(this.#job)) await sleep(LOOK_AGAIN_AFTER)
-    tell({ news: 'bye', stopped: this.#killAt !== undefined }, () => process.exit(0))
+    tell({ report: 'bye', stopped: this.#killAt !== undefined }, () => process.exit(0))
   }
 
   /** Nobody is left to renew the lock, to pass on signals or to take the exit status: there is no reason to wait. */
   async orphaned(): Promise<void> {
-    // Died while it was starting the command? That may be between fork and exec, where it does not bear its mark yet.
+    // Died while it was starting the command? That may be between fork and exec, where it does not bear its tag yet.
     if (this.#deadline && this.#job.pid === 0) await sleep(EXEC_TAKES)
     if (this.#leaving) return
     // Only now: until here, time passes as ever.
@@ -98,7 +98,7 @@ class Guard {
   #act(): number | undefined {
     if (!this.#deadline) return undefined
     const untilStop = leftUntil(this.#deadline) - this.#killAfterMs
-    // An orphaned guard that does not stop anything has found nothing to stop.
+    // An orphaned watchdog that does not stop anything has found nothing to stop.
     if (!this.#killAt && untilStop > 0) return this.#orphaned ? undefined : Math.min(untilStop, LOOK_EVERY)
     this.#killAt ??= this.#stop(this.#deadline)
     const untilKill = leftUntil(this.#killAt)
@@ -113,12 +113,8 @@ class Guard {
       deadline,
       deadlineIn(() => this.#killAfterMs),
     )
-    tell({ news: 'stopping' })
-    if (leftUntil(this.#killAt) > 0) {
-      signalJob(this.#job, 'SIGTERM')
-      // A process that was stopped hears SIGTERM only when it goes on.
-      signalJob(this.#job, 'SIGCONT')
-    }
+    tell({ report: 'stopping' })
+    if (leftUntil(this.#killAt) > 0) terminateSession(this.#job)
     return this.#killAt
   }
 }
@@ -132,14 +128,14 @@ function say(text: string): void {
   }
 }
 
-function tell(news: GuardNews, told?: () => void): void {
-  process.stdout.write(`${JSON.stringify(news)}\n`, told)
+function tell(report: WatchdogReport, told?: () => void): void {
+  process.stdout.write(`${JSON.stringify(report)}\n`, told)
 }
 
-const [, , killAfterMs, mark] = process.argv
-const guard = new Guard(Number(killAfterMs), mark as string)
+const [, , killAfterMs, tag] = process.argv
+const watchdog = new Watchdog(Number(killAfterMs), tag as string)
 
-// Meant for the command, or for `leasehold run`; whoever really wants to end a guard has SIGKILL.
+// Meant for the command, or for `leasehold run`; whoever really wants to end a watchdog has SIGKILL.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGTSTP', 'SIGUSR1', 'SIGUSR2'] as const) {
   process.on(signal, () => {})
 }
@@ -152,6 +148,6 @@ process.chdir('/')
 // Nobody has to listen any more for the command to be stopped.
 process.stdout.on('error', () => {})
 process.stdin.on('error', () => {})
-onLines<GuardOrder>(process.stdin, (order) => guard.obey(order))
-process.stdin.on('close', () => void guard.orphaned())
-tell({ news: 'ready' })
+onLines<WatchdogOrder>(process.stdin, (order) => watchdog.obey(order))
+process.stdin.on('close', () => void watchdog.orphaned())
+tell({ report: 'ready' })

@@ -1,24 +1,24 @@
-/** What `leasehold run` and its guard say to each other, a line of JSON each, and the clocks they agree on. */
+/** What `leasehold run` and its watchdog say to each other, a line of JSON each, and the clocks they agree on. */
 import type { Job } from './processes.js'
 
-/** From `leasehold run` to the guard. */
-export type GuardOrder =
+/** From `leasehold run` to the watchdog. */
+export type WatchdogOrder =
   /** The command has to be dead by then. Sent again with every renewal. */
   | { order: 'arm'; deadline: Deadline; sequence: number }
   /** This is the command. */
   | { order: 'watch'; job: Job }
-  /** The command has ended, and so has the guard's work. */
+  /** The command has ended, and so has the watchdog's work. */
   | { order: 'done' }
 
-/** From the guard to `leasehold run`. */
-export type GuardNews =
-  | { news: 'ready' }
+/** From the watchdog to `leasehold run`. */
+export type WatchdogReport =
+  | { report: 'ready' }
   /** Knows this deadline. */
-  | { news: 'armed'; sequence: number }
+  | { report: 'armed'; sequence: number }
   /** The deadline is close, and the command is being stopped. */
-  | { news: 'stopping' }
+  | { report: 'stopping' }
   /** Goes, since it was told that it is done. */
-  | { news: 'bye'; stopped: boolean }
+  | { report: 'bye'; stopped: boolean }
 
 /** A moment, on the two clocks that all processes of a machine share. */
 export interface Deadline {

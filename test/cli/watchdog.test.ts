@@ -4,9 +4,9 @@ import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
 import { program } from '../../scripts/support/programs.js'
-import { type GuardNews, type GuardOrder, deadlineIn, onLines } from '../../src/cli/guard-orders.js'
-import { MARKS } from '../../src/cli/processes.js'
-import { Place, guardsOf, isAlive, until } from './harness.js'
+import { type WatchdogReport, type WatchdogOrder, deadlineIn, onLines } from '../../src/cli/watchdog-protocol.js'
+import { TAGS } from '../../src/cli/processes.js'
+import { Place, watchdogsOf, isAlive, until } from './harness.js'
 
 const place = new Place()
 
@@ -39,14 +39,14 @@ describe.each([
   })
 })
 
-describe('the guard', () => {
+describe('the watchdog', () => {
   test('has gone when leasehold run has ended', async () => {
     const run = place.leasehold('run', 'going', '--', 'sh', '-c', 'echo ready; cat')
     await run.says('ready')
-    const [guard] = guardsOf(run.pid) as [number]
+    const [watchdog] = watchdogsOf(run.pid) as [number]
     run.closeStdin()
     expect((await run.ended).code).toBe(0)
-    expect(isAlive(guard)).toBe(false)
+    expect(isAlive(watchdog)).toBe(false)
   })
 
   test('gives the command time to tidy up when leasehold run was killed', async () => {
@@ -55,15 +55,15 @@ describe('the guard', () => {
     await run.says('ready')
     run.signal('SIGKILL')
     expect(await place.appears('tidy')).toBe('tidy')
-    await until('the guard says so', () => run.stderr.includes('"leasehold run" died; stopping its command'))
+    await until('the watchdog says so', () => run.stderr.includes('"leasehold run" died; stopping its command'))
   })
 
-  test('is replaced when it dies, and the next one guards as well', async () => {
+  test('is replaced when it dies, and the next one protects as well', async () => {
     const run = place.leasehold('run', 'replaced', '--kill-after', '500ms', '--', 'sh', '-c', STUBBORN)
     const worker = Number(await place.appears('replaced.pid'))
-    const [guard] = guardsOf(run.pid) as [number]
-    process.kill(guard, 'SIGKILL')
-    await until('there is another guard', () => guardsOf(run.pid).some((one) => one !== guard))
+    const [watchdog] = watchdogsOf(run.pid) as [number]
+    process.kill(watchdog, 'SIGKILL')
+    await until('there is another watchdog', () => watchdogsOf(run.pid).some((one) => one !== watchdog))
     expect(isAlive(worker)).toBe(true)
     run.signal('SIGKILL')
     await until('the command is dead', () => !isAlive(worker))
@@ -72,61 +72,61 @@ describe('the guard', () => {
   test('is replaced when it does not answer any more', async () => {
     const run = place.leasehold('run', 'mute', '--ttl', '3s', '--', 'sh', '-c', 'echo ready; cat')
     await run.says('ready')
-    const [guard] = guardsOf(run.pid) as [number]
-    process.kill(guard, 'SIGSTOP')
-    await until('there is another guard', () => guardsOf(run.pid).some((one) => one !== guard))
-    expect(isAlive(guard)).toBe(false)
+    const [watchdog] = watchdogsOf(run.pid) as [number]
+    process.kill(watchdog, 'SIGSTOP')
+    await until('there is another watchdog', () => watchdogsOf(run.pid).some((one) => one !== watchdog))
+    expect(isAlive(watchdog)).toBe(false)
     run.closeStdin()
     expect((await run.ended).code).toBe(0)
   })
 
   // It looks at the clock every 200 ms: whatever it does meanwhile, it must not take that for having nothing to do.
   test.each([0, 120, 180])(
-    'finds by its mark a command whose start nobody could tell it any more, and whatever it started (%i ms on)',
+    'finds by its tag a command whose start nobody could tell it any more, and whatever it started (%i ms on)',
     async (phase) => {
-      const mark = `mark-of-an-untold-command-${phase}`
+      const tag = `tag-of-an-untold-command-${phase}`
       const script = `sleep 60 & echo $! >$PLACE/heir-${phase}; env -i setsid sleep 60 & echo $! >$PLACE/stranger-${phase}; wait`
-      const env = { PLACE: place.folder, PATH: process.env.PATH, [MARKS]: `other ${mark}` }
+      const env = { PLACE: place.folder, PATH: process.env.PATH, [TAGS]: `other ${tag}` }
       const command = spawn('sh', ['-c', script], { env, stdio: 'ignore' })
       const pids = [await place.appears(`heir-${phase}`), await place.appears(`stranger-${phase}`)].map(Number)
-      const guard = startGuard(mark)
-      guard.tell({ order: 'arm', deadline: deadlineIn(() => 60_000), sequence: 1 })
-      await guard.armed
+      const watchdog = startWatchdog(tag)
+      watchdog.tell({ order: 'arm', deadline: deadlineIn(() => 60_000), sequence: 1 })
+      await watchdog.armed
       await sleep(phase)
-      guard.leave()
-      expect(await guard.ended).toEqual([0, null])
+      watchdog.leave()
+      expect(await watchdog.ended).toEqual([0, null])
       await until('all of it is dead', () => ![command.pid as number, ...pids].some(isAlive))
     },
   )
 
   test('that comes late reads all deadlines before it acts on one of them', async () => {
-    const mark = 'mark-of-a-command-whose-guard-came-late'
-    const env = { PATH: process.env.PATH, [MARKS]: mark }
+    const tag = 'tag-of-a-command-whose-watchdog-came-late'
+    const env = { PATH: process.env.PATH, [TAGS]: tag }
     const command = spawn('sleep', ['60'], { env, stdio: 'ignore' })
-    const guard = startGuard(mark)
-    guard.tell({ order: 'arm', deadline: deadlineIn(() => -1_000), sequence: 1 })
-    guard.tell({ order: 'arm', deadline: deadlineIn(() => 60_000), sequence: 2 })
-    await guard.armed
-    guard.tell({ order: 'done' })
-    await guard.ended
+    const watchdog = startWatchdog(tag)
+    watchdog.tell({ order: 'arm', deadline: deadlineIn(() => -1_000), sequence: 1 })
+    watchdog.tell({ order: 'arm', deadline: deadlineIn(() => 60_000), sequence: 2 })
+    await watchdog.armed
+    watchdog.tell({ order: 'done' })
+    await watchdog.ended
     expect(isAlive(command.pid as number)).toBe(true)
     command.kill('SIGKILL')
   })
 
   test('goes without a word when leasehold run ended before it got the lock', async () => {
-    const guard = startGuard('nothing')
-    guard.leave()
-    expect(await guard.ended).toEqual([0, null])
+    const watchdog = startWatchdog('nothing')
+    watchdog.leave()
+    expect(await watchdog.ended).toEqual([0, null])
   })
 })
 
-/** A guard of our own, without a `leasehold run`. */
-function startGuard(mark: string) {
-  const args = [program(new URL('../../src/cli/guard.ts', import.meta.url)), '0', mark]
+/** A watchdog of our own, without a `leasehold run`. */
+function startWatchdog(tag: string) {
+  const args = [program(new URL('../../src/cli/watchdog.ts', import.meta.url)), '0', tag]
   const child = spawn(process.execPath, args, { stdio: ['pipe', 'pipe', 'inherit', 'ignore'], detached: true })
   const armed = new Promise<void>((resolve) => {
-    onLines<GuardNews>(child.stdout as Readable, ({ news }) => news === 'armed' && resolve())
+    onLines<WatchdogReport>(child.stdout as Readable, ({ report }) => report === 'armed' && resolve())
   })
-  const tell = (order: GuardOrder): void => void (child.stdin as Writable).write(`${JSON.stringify(order)}\n`)
+  const tell = (order: WatchdogOrder): void => void (child.stdin as Writable).write(`${JSON.stringify(order)}\n`)
   return { armed, tell, leave: () => (child.stdin as Writable).end(), ended: once(child, 'exit') }
 }

@@ -7,7 +7,7 @@ import { faulty } from '../../../src/testing/index.js'
 import { KINDS, openPlace, type Place } from '../limiter/places.js'
 
 let unique = 0
-const fresh = (): string => `once-${process.pid}-${++unique}`
+const fresh = (): string => `run-once-${process.pid}-${++unique}`
 
 /** Work that the test lets end. */
 function work<T>(result: T): { fn: () => Promise<T>; began: Promise<void>; end: () => void; runs: () => number } {
@@ -25,7 +25,7 @@ function work<T>(result: T): { fn: () => Promise<T>; began: Promise<void>; end: 
   return { fn, began, end, runs: () => runs }
 }
 
-describe.each(KINDS)('once on %s', (kind) => {
+describe.each(KINDS)('runOnce on %s', (kind) => {
   let place: Place
   let one: Locks
   let two: Locks
@@ -45,26 +45,26 @@ describe.each(KINDS)('once on %s', (kind) => {
   test('callers at the same time wait for one run, and later ones get what it returned', async () => {
     const key = fresh()
     const { fn, began, end, runs } = work({ total: 42 })
-    const callers = Array.from({ length: 12 }, (_, i) => (i % 2 ? one : two).once(key, fn, { wait: '20s' }))
+    const callers = Array.from({ length: 12 }, (_, i) => (i % 2 ? one : two).runOnce(key, fn, { wait: '20s' }))
     await began
     end()
     expect(await Promise.all(callers)).toEqual(Array(12).fill({ total: 42 }))
-    expect(await two.once(key, fn)).toEqual({ total: 42 })
-    expect(await one.once(key, fn, { wait: 0 })).toEqual({ total: 42 })
+    expect(await two.runOnce(key, fn)).toEqual({ total: 42 })
+    expect(await one.runOnce(key, fn, { wait: 0 })).toEqual({ total: 42 })
     expect(runs()).toBe(1)
   })
 
   test('whoever will not wait is told that it runs, and by whom', async () => {
     const key = fresh()
     const { fn, began, end } = work('done')
-    const running = one.once(key, fn)
+    const running = one.runOnce(key, fn)
     await began
-    const refused = await two.once(key, fn, { wait: 0 }).catch((error: unknown) => error)
+    const refused = await two.runOnce(key, fn, { wait: 0 }).catch((error: unknown) => error)
     expect(refused).toBeInstanceOf(LockTimeoutError)
     expect((refused as LockTimeoutError).heldBy).toContain(one.clientId)
-    await expect(two.once(key, fn, { wait: '50ms' })).rejects.toThrow(LockTimeoutError)
+    await expect(two.runOnce(key, fn, { wait: '50ms' })).rejects.toThrow(LockTimeoutError)
     const controller = new AbortController()
-    const cancelled = two.once(key, fn, { signal: controller.signal })
+    const cancelled = two.runOnce(key, fn, { signal: controller.signal })
     controller.abort(new Error('enough'))
     await expect(cancelled).rejects.toThrow('enough')
     end()
@@ -78,12 +78,12 @@ describe.each(KINDS)('once on %s', (kind) => {
     const began = new Promise<void>((resolve) => (begin = resolve))
     let fail = (): void => {}
     const failing = new Promise<void>((_, reject) => (fail = () => reject(new Error('no luck'))))
-    const first = one.once(key, async () => {
+    const first = one.runOnce(key, async () => {
       begin()
       await failing
     })
     await began
-    const others = [one, two, two].map((locks) => locks.once(key, () => ++runs, { wait: '20s' }))
+    const others = [one, two, two].map((locks) => locks.runOnce(key, () => ++runs, { wait: '20s' }))
     fail()
     await expect(first).rejects.toThrow('no luck')
     expect(await Promise.all(others)).toEqual([1, 1, 1])
@@ -92,7 +92,7 @@ describe.each(KINDS)('once on %s', (kind) => {
   test('it runs again when its result is no longer retained', async () => {
     const key = fresh()
     let runs = 0
-    const call = (locks: Locks): Promise<number> => locks.once(key, () => ++runs, { retain: '300ms' })
+    const call = (locks: Locks): Promise<number> => locks.runOnce(key, () => ++runs, { retain: '300ms' })
     const began = performance.now()
     expect(await call(one)).toBe(1)
     let seen = await call(two)
@@ -104,27 +104,27 @@ describe.each(KINDS)('once on %s', (kind) => {
   test('a runner that lost its lease records nothing, and what another recorded stays', async () => {
     const key = fresh()
     const { fn, began, end } = work('mine')
-    const overtaken = one.once(key, fn)
+    const overtaken = one.runOnce(key, fn)
     await began
-    expect(await two.forceRelease(key, { kind: 'once' })).toHaveLength(1)
-    expect(await two.once(key, () => 'theirs')).toBe('theirs')
+    expect(await two.forceRelease(key, { kind: 'run-once' })).toHaveLength(1)
+    expect(await two.runOnce(key, () => 'theirs')).toBe('theirs')
     end()
     await expect(overtaken).rejects.toThrow(LockLostError)
-    expect(await one.once(key, () => 'again')).toBe('theirs')
+    expect(await one.runOnce(key, () => 'again')).toBe('theirs')
   })
 
   test('everybody gets the same result, the runner too: what JSON makes of it', async () => {
     const results = [undefined, null, 0, '', [1, { a: null }], { at: new Date(0) }]
     for (const result of results) {
       const key = fresh()
-      const mine = await one.once(key, () => result)
+      const mine = await one.runOnce(key, () => result)
       expect(mine).toEqual(result === undefined ? undefined : JSON.parse(JSON.stringify(result)))
-      expect(await two.once(key, () => 'another')).toEqual(mine)
+      expect(await two.runOnce(key, () => 'another')).toEqual(mine)
     }
     const large = 'x'.repeat(1_000_000)
     const key = fresh()
-    expect(await one.once(key, () => large)).toBe(large)
-    expect(await two.once(key, () => 'another')).toBe(large)
+    expect(await one.runOnce(key, () => large)).toBe(large)
+    expect(await two.runOnce(key, () => 'another')).toBe(large)
   })
 
   test('a result that was recorded although nobody heard of it counts', async () => {
@@ -133,9 +133,9 @@ describe.each(KINDS)('once on %s', (kind) => {
     const key = fresh()
     const records = (items: { value?: string }[]): boolean => items.some(({ value }) => value !== undefined)
     const lost = store.inject({ effect: 'lose-reply', on: 'renew', times: 1, when: records as never })
-    expect(await locks.once(key, () => 'recorded')).toBe('recorded')
+    expect(await locks.runOnce(key, () => 'recorded')).toBe('recorded')
     expect(lost.struck).toBe(1)
-    expect(await two.once(key, () => 'another')).toBe('recorded')
+    expect(await two.runOnce(key, () => 'another')).toBe('recorded')
     await locks.close()
   })
 
@@ -148,7 +148,7 @@ describe.each(KINDS)('once on %s', (kind) => {
     const victim = fork(file, [kind, place.at, key, '1', '60000'], { execArgv: [] })
     onTestFinished(() => void victim.kill('SIGKILL'))
     expect((await event(victim, 'message'))[0]).toHaveProperty('running')
-    const rescued = one.once(key, () => 'rescued', { wait: '20s' })
+    const rescued = one.runOnce(key, () => 'rescued', { wait: '20s' })
     victim.kill('SIGKILL')
     expect(await rescued).toBe('rescued')
   })

@@ -11,17 +11,21 @@ import {
   StoreUnavailableError,
   UnsupportedError,
 } from '../errors.js'
-import { type Duration, milliseconds } from '../kit/duration.js'
+import { type Duration, formatDuration, milliseconds } from '../kit/duration.js'
 import type { Refusal } from '../store.js'
+import { knownOptions } from '../util/options.js'
 
-/** Options of `locks.once`. */
-export interface OnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'signal'> {
+/** Options of `locks.runOnce`. */
+export interface RunOnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'signal'> {
   /** How long the result is remembered; after that the key may run again. Default 1d. */
-  retain?: Duration
+  retain?: Duration | undefined
 }
 
-const LARGEST_RESULT = 1_048_576
+/** 1 MB of bytes as base64 and what stands around it, which is what leasehold/http records at most. */
+const LARGEST_RESULT = 1_572_864
 const RETRY_EVERY_MS = 100
+const DEFAULT_RETAIN_MS = 86_400_000
+const OPTIONS = ['retain', 'ttl', 'wait', 'signal']
 export const RUNNING = '{"done":false}'
 
 /** What is kept beside the lease once a run has been recorded. */
@@ -32,22 +36,30 @@ export interface Recorded {
 }
 
 /** At most one recorded run of `fn` per key; everybody else gets what it returned, as JSON gives it back. */
-export async function once<T>(
+export async function runOnce<T>(
   engine: Engine,
   defaults: Defaults,
   key: string,
   fn: (lock: Lock) => T | Promise<T>,
-  { retain = '1d', ...options }: OnceOptions = {},
+  options: RunOnceOptions = {},
 ): Promise<T> {
+  const { retain = DEFAULT_RETAIN_MS, ...terms } = knownOptions(options, OPTIONS)
   if (!engine.store.features.values) {
     throw new UnsupportedError(
-      `once needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis, postgres or etcd`,
+      `runOnce needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis or postgres`,
     )
   }
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run once')
   const max = engine.store.maxTtlMs
+  if (options.retain === undefined && max !== undefined && max < DEFAULT_RETAIN_MS) {
+    throw new InvalidOptionError(
+      'retain',
+      undefined,
+      `a duration of at most ${formatDuration(max)} on the ${engine.store.name} store, which keeps nothing for longer; say how long the result matters`,
+    )
+  }
   const retainMs = Math.ceil(milliseconds('retain', retain, max === undefined ? { min: 10 } : { min: 10, max }))
-  const plain = defaults.ask('once', key, options)
+  const plain = defaults.ask('run-once', key, terms)
   refuseSelfDeadlock(engine.store, [plain.key], () => key)
   // A lease is never shortened, so it must not be longer than the record that it will become.
   const outcome = await lockOrRecord(engine, { ...plain, ttlMs: Math.min(plain.ttlMs, retainMs), value: RUNNING })
@@ -66,11 +78,9 @@ export async function lockOrRecord(engine: Engine, plain: Ask, whileRunning?: ()
     return record !== undefined
   }
   const ask = { ...plain, onRefusal }
-  // Without a place in line, which would have to be given back: most callers find the record.
-  const lock = await engine.tryAcquire(ask)
-  if (lock) return lock
-  if (record) return record
   if (ask.waitMs === 0) {
+    const lock = (await engine.tryAcquire(ask)) ?? record
+    if (lock) return lock
     const { name, kind } = ask
     engine.events.emit('timeout', () => ({ name, kind, waitedMs: 0, heldBy }))
     throw new LockTimeoutError(name, { waitedMs: 0, heldBy })

@@ -1,5 +1,5 @@
 /**
- * The other end of the guard's pipe, inside `leasehold run`: starts a guard, keeps it informed, and replaces one that
+ * The other end of the watchdog's pipe, inside `leasehold run`: starts a watchdog, keeps it informed, and replaces one that
  * died or no longer answers.
  *
  * @module
@@ -7,46 +7,46 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
 import { isatty } from 'node:tty'
-import { type Deadline, type GuardNews, type GuardOrder, onLines } from './guard-orders.js'
+import { type Deadline, type WatchdogReport, type WatchdogOrder, onLines } from './watchdog-protocol.js'
 import type { Job } from './processes.js'
 
-export interface GuardOptions {
-  /** The guard's program. */
+export interface WatchdogOptions {
+  /** The watchdog's program. */
   file: string
   /** How long before the deadline stopping begins. */
   killAfterMs: number
   /** What stands in the command's environment. */
-  mark: string
+  tag: string
 }
 
-/** How long a guard that was dismissed may take to go. */
+/** How long a watchdog that was dismissed may take to go. */
 const FAREWELL_TAKES = 1_000
 
 /** As many deadlines in a row as a busy machine may make it miss. */
 const UNANSWERED = 2
 
-export class Guarded {
-  /** Settles when a guard knows the deadline: the command may start. */
+export class WatchdogClient {
+  /** Settles when a watchdog knows the deadline: the command may start. */
   readonly armed: Promise<void>
-  /** Whether a guard began to stop the command because the deadline came close. */
+  /** Whether a watchdog began to stop the command because the deadline came close. */
   stopped = false
-  /** Called when there is no guard any more, and none can be started. */
+  /** Called when there is no watchdog any more, and none can be started. */
   onUnprotected: (() => void) | undefined
 
-  readonly #options: GuardOptions
+  readonly #options: WatchdogOptions
   #settle: { armed: () => void; failed: (error: Error) => void } | undefined
   #process: ChildProcess
   #deadline: Deadline | undefined
   #job: Job | undefined
   #sequence = 0
-  /** The last deadline that a guard has confirmed. */
+  /** The last deadline that a watchdog has confirmed. */
   #confirmed = 0
-  /** Whether this guard has started. */
+  /** Whether this watchdog has started. */
   #ready = false
   #dismissed: (() => void) | undefined
 
-  /** Starts at once, so that the guard gets ready while the lock is being acquired. */
-  constructor(options: GuardOptions) {
+  /** Starts at once, so that the watchdog gets ready while the lock is being acquired. */
+  constructor(options: WatchdogOptions) {
     this.#options = options
     this.armed = new Promise((armed, failed) => {
       this.#settle = { armed, failed }
@@ -58,7 +58,7 @@ export class Guarded {
 
   /** The command has to be dead by then, unless a later deadline is told before. */
   arm(deadline: Deadline): void {
-    // A guard that is frozen protects nothing. Killed, it is replaced like one that died.
+    // A watchdog that is frozen protects nothing. Killed, it is replaced like one that died.
     if (this.#ready && this.#sequence - this.#confirmed >= UNANSWERED) this.#process.kill('SIGKILL')
     this.#deadline = deadline
     this.#tell({ order: 'arm', deadline, sequence: ++this.#sequence })
@@ -69,11 +69,11 @@ export class Guarded {
     this.#tell({ order: 'watch', job })
   }
 
-  /** Nothing is left to guard. */
+  /** Nothing is left to protect. */
   async dismiss(): Promise<void> {
     if (this.#process.exitCode !== null || this.#process.signalCode !== null) return
-    // Waited in vain for a lock: it has not even begun.
-    if (!this.#deadline) return void this.#process.kill('SIGKILL')
+    // The command has not been started, or has ended: a watchdog that has not even begun need not say good-bye.
+    if (!this.#deadline || !this.#ready) return void this.#process.kill('SIGKILL')
     const gone = new Promise<void>((resolve) => {
       this.#dismissed = resolve
     })
@@ -84,42 +84,42 @@ export class Guarded {
   }
 
   #start(): ChildProcess {
-    const { file, killAfterMs, mark } = this.#options
-    // From source, the guard needs the same loader as we do; otherwise none of our flags (such as a debugger's port).
+    const { file, killAfterMs, tag } = this.#options
+    // From source, the watchdog needs the same loader as we do; otherwise none of our flags (such as a debugger's port).
     const flags = file.endsWith('.ts') ? process.execArgv : []
-    const guard = spawn(process.execPath, [...flags, file, String(killAfterMs), mark], {
+    const watchdog = spawn(process.execPath, [...flags, file, String(killAfterMs), tag], {
       stdio: ['pipe', 'pipe', isatty(2) ? 'ignore' : 'inherit', 2],
       // A session of its own: what is typed in our terminal or sent to our group does not concern it.
       detached: true,
-      // Neither NODE_OPTIONS, which could slow it down, nor marks, by which an outer guard would stop it.
+      // Neither NODE_OPTIONS, which could slow it down, nor tags, by which an outer watchdog would stop it.
       env: { PATH: process.env.PATH },
     })
     this.#ready = false
     this.#confirmed = this.#sequence
-    guard.stdin?.on('error', () => {})
-    guard.on('error', () => this.#ended(guard))
-    guard.on('exit', () => this.#ended(guard))
-    onLines<GuardNews>(guard.stdout as Readable, (news) => this.#hear(news))
-    return guard
+    watchdog.stdin?.on('error', () => {})
+    watchdog.on('error', () => this.#ended(watchdog))
+    watchdog.on('exit', () => this.#ended(watchdog))
+    onLines<WatchdogReport>(watchdog.stdout as Readable, (report) => this.#hear(report))
+    return watchdog
   }
 
-  #hear(news: GuardNews): void {
-    if (news.news === 'ready') {
+  #hear(report: WatchdogReport): void {
+    if (report.report === 'ready') {
       this.#ready = true
-    } else if (news.news === 'armed') {
-      this.#confirmed = news.sequence
+    } else if (report.report === 'armed') {
+      this.#confirmed = report.sequence
       this.#settle?.armed()
-    } else if (news.news === 'stopping') {
+    } else if (report.report === 'stopping') {
       this.stopped = true
     } else {
-      this.stopped ||= news.stopped
+      this.stopped ||= report.stopped
       this.#dismissed?.()
     }
   }
 
-  #ended(guard: ChildProcess): void {
+  #ended(watchdog: ChildProcess): void {
     if (this.#dismissed) this.#dismissed()
-    else if (guard !== this.#process) return
+    else if (watchdog !== this.#process) return
     else if (!this.#ready) this.#giveUp()
     else this.#replace()
   }
@@ -132,11 +132,11 @@ export class Guarded {
 
   /** It did not even start: another would not either. */
   #giveUp(): void {
-    this.#settle?.failed(new Error('the guard process did not start'))
+    this.#settle?.failed(new Error('the watchdog process did not start'))
     this.onUnprotected?.()
   }
 
-  #tell(order: GuardOrder): void {
+  #tell(order: WatchdogOrder): void {
     this.#process.stdin?.write(`${JSON.stringify(order)}\n`)
   }
 }

@@ -1,4 +1,4 @@
-/** A process in which so many callers call `once` at the same time: kind of store, where it is, key, callers, how long the work takes. */
+/** A process in which so many callers call `runOnce` at the same time: kind of store, where it is, key, callers, how long the work takes. */
 import { randomUUID } from 'node:crypto'
 import { createLocks } from '../../../src/index.js'
 import { type Kind, storeAt } from '../limiter/places.js'
@@ -6,7 +6,7 @@ import { type Kind, storeAt } from '../limiter/places.js'
 const [kind, at, key, callers, workMs] = process.argv.slice(2) as [Exclude<Kind, 'memory'>, ...string[]]
 const locks = createLocks(storeAt(kind, at as string), { ttl: '1s', wait: '60s' })
 const call = (): Promise<string> =>
-  locks.once(key as string, async () => {
+  locks.runOnce(key as string, async () => {
     const run = randomUUID()
     process.send?.({ running: run })
     await new Promise((resolve) => setTimeout(resolve, Number(workMs)))

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import {
   createLocks,
   InvalidOptionError,
@@ -13,7 +13,7 @@ const locks = createLocks(memory())
 
 test('a store that remembers no results says so', async () => {
   const store = Object.assign(memory(), { features: { ...memory().features, values: false } }) as Store
-  await expect(createLocks(store).once('job', () => 1)).rejects.toThrow(UnsupportedError)
+  await expect(createLocks(store).runOnce('job', () => 1)).rejects.toThrow(UnsupportedError)
 })
 
 test.each<[string, object]>([
@@ -25,7 +25,7 @@ test.each<[string, object]>([
   ['retian', { retian: '1d' }],
 ])('a wrong %s is refused before anything runs', async (option, options) => {
   let ran = false
-  const failure = await locks.once('job', () => (ran = true), options).catch((error: unknown) => error)
+  const failure = await locks.runOnce('job', () => (ran = true), options).catch((error: unknown) => error)
   expect(failure).toBeInstanceOf(InvalidOptionError)
   expect((failure as InvalidOptionError).option).toBe(option)
   expect(ran).toBe(false)
@@ -34,25 +34,39 @@ test.each<[string, object]>([
 test('a result that cannot be recorded is an error, and leaves the key to the next caller', async () => {
   const circular: Record<string, unknown> = {}
   circular.self = circular
-  for (const result of [circular, 1n, () => 1, Symbol('x'), 'x'.repeat(1_048_576)]) {
-    const failure = await locks.once('odd', () => result).catch((error: unknown) => error)
+  for (const result of [circular, 1n, () => 1, Symbol('x'), 'x'.repeat(1_600_000)]) {
+    const failure = await locks.runOnce('odd', () => result).catch((error: unknown) => error)
     expect((failure as InvalidOptionError).option).toBe('result')
   }
-  expect(await locks.once('odd', () => 'even')).toBe('even')
+  expect(await locks.runOnce('odd', () => 'even')).toBe('even')
 })
 
 test('a run that asks for its own key is refused instead of waiting for itself', async () => {
-  const nested = locks.once('outer', () => locks.once('outer', () => 1))
+  const nested = locks.runOnce('outer', () => locks.runOnce('outer', () => 1))
   await expect(nested).rejects.toThrow(SelfDeadlockError)
 })
 
 test('the run is told of a loss by its signal, and has a fencing token', async () => {
   let told: unknown
-  const lost = locks.once('signal', async ({ signal, fencingToken }) => {
+  const lost = locks.runOnce('signal', async ({ signal, fencingToken }) => {
     expect(fencingToken).toBeTypeOf('bigint')
-    await locks.forceRelease('signal', { kind: 'once' })
+    await locks.forceRelease('signal', { kind: 'run-once' })
     told = signal.reason
   })
   await expect(lost).rejects.toThrow(LockLostError)
   expect(told).toBeInstanceOf(LockLostError)
 })
+
+test('locks has no once(): beside on() and off() it would be taken for a listener', () => {
+  expect('once' in createLocks(memory())).toBe(false)
+})
+
+test.each(['mode', 'weight', 'nested', 'metadata', 'autoRenew'])(
+  'runOnce refuses %s, which means nothing to it',
+  async (option) => {
+    const fn = vi.fn()
+    const call = locks.runOnce('a', fn, { [option]: 'shared' } as never)
+    await expect(call).rejects.toThrow(`unknown option "${option}" (known: retain, ttl, wait, signal)`)
+    expect(fn).not.toHaveBeenCalled()
+  },
+)

@@ -1,0 +1,177 @@
+import type { ServerResponse } from 'node:http'
+import type { Locks } from '../locks.js'
+import { ClosedError, InvalidOptionError, LockLostError, StoreUnavailableError } from '../errors.js'
+import { detachedResponse } from './detached-response.js'
+import { Idempotency, type IdempotencyOptions } from './idempotency.js'
+import type { IdempotentRun } from './idempotent-run.js'
+import { isAnswered, keyedRequest, type NodeRequest, sendWhole } from './node-request.js'
+import { PROBLEM_TYPE, problemBody } from './problem.js'
+import type { Head } from './recorded-response.js'
+import { headOf, ResponseCapture } from './response-capture.js'
+
+type Next = (error?: unknown) => void
+
+/** A handler of Express 4 and 5, or of `node:http`. */
+export type NodeHandler<Req extends NodeRequest, Res extends ServerResponse> = (
+  request: Req,
+  response: Res,
+  next: Next,
+) => unknown
+
+/**
+ * A handler for Express 4 and 5 and `node:http` that serves requests with the same `Idempotency-Key` once: a repetition gets
+ * the same response. The key is in progress for as long as the handler runs (its promise), whatever happens to the connection.
+ * The handler has a response of its own: after a time-out in front of it, what it sends late is still recorded, and the
+ * client that tries again gets that.
+ *
+ * The promise it returns rejects with the handler's error where there is no `next` to tell (`node:http`).
+ *
+ * @example
+ * ```ts
+ * app.post('/orders', express.json(), idempotentHandler(locks, createOrder, { scope: (request) => request.user.id }))
+ * ```
+ */
+export function idempotentHandler<Req extends NodeRequest, Res extends ServerResponse>(
+  locks: Locks,
+  handler: NodeHandler<Req, Res>,
+  options: IdempotencyOptions<[Req, Res]>,
+): (request: Req, response: Res, next?: Next) => Promise<void> {
+  const idempotency = new Idempotency<[Req, Res]>(locks, options)
+  if (typeof handler !== 'function') throw new InvalidOptionError('handler', handler, 'a function')
+  return async (request, response, next) => {
+    const plain = async (): Promise<void> => {
+      await handler(request, response, next ?? (() => {}))
+    }
+    try {
+      if (!idempotency.concerns(request.method)) return await plain()
+      const verdict = await idempotency.begin(keyedRequest(idempotency, request, response))
+      if (verdict.kind === 'pass') return await plain()
+      if (verdict.kind === 'answer') return sendWhole(response, verdict.response)
+      // Answered while the store was asked, by a time-out or by leaving: nothing has begun, and nothing should.
+      if (isAnswered(response)) return await verdict.run.release()
+      await new Serving<Req, Res>(verdict.run, idempotency.maxBytes, response, next).run(handler, request)
+    } catch (error) {
+      tell(error, response, next)
+    }
+  }
+}
+
+/** One handler at work on a response of its own. */
+class Serving<Req extends NodeRequest, Res extends ServerResponse> {
+  readonly #run: IdempotentRun
+  readonly #response: Res
+  readonly #front: Res
+  readonly #next: Next | undefined
+  readonly #capture: ResponseCapture
+  readonly #before: Head
+  /** Resolves when the response of the handler has been sent, as far as it can be. */
+  #sent: Promise<void> | undefined
+  #passedOn = false
+
+  constructor(run: IdempotentRun, maxBytes: number, response: Res, next: Next | undefined) {
+    this.#run = run
+    this.#response = response
+    this.#next = next
+    this.#before = headOf(response)
+    this.#front = detachedResponse(response, () => this.#capture)
+    const { write, end, writeHead, flushHeaders } = response
+    const target = {
+      response,
+      methods: { write, end, writeHead, flushHeaders },
+      unreachable: () =>
+        response.destroyed || response.writableEnded || (response.headersSent && !this.#capture.isLive),
+    }
+    this.#capture = new ResponseCapture(this.#front, target, maxBytes, {
+      ended: (captured) => {
+        const { status } = captured
+        const settled = run.recordable(status) ? run.record(captured) : run.unrecorded(status)
+        this.#sent = settled.then(
+          () => this.#open(),
+          (error: unknown) => this.#notRecorded(error),
+        )
+      },
+    })
+    response.once('close', () => {
+      if (!this.#capture.ended) run.abandon()
+    })
+  }
+
+  async run(handler: NodeHandler<Req, Res>, request: Req): Promise<void> {
+    try {
+      const returned = handler(request, this.#front, (error) => this.#passOn(error))
+      if (isPromise(returned)) {
+        this.#run.follow(returned)
+        await returned
+      }
+    } catch (error) {
+      await this.#failed(error)
+      return
+    }
+    if (!this.#sent && this.#response.destroyed) this.#run.abandon()
+    await this.#sent
+  }
+
+  /** The response must not be sent as if it had been recorded. */
+  #notRecorded(error: unknown): void {
+    if (!this.#capture.fail(this.#before)) return
+    if (this.#next) this.#next(error)
+    else answerError(error, this.#response)
+  }
+
+  /** An error after the response ended changes nothing about the response; it is told when that has been sent. */
+  async #failed(error: unknown): Promise<void> {
+    if (this.#sent) await this.#sent
+    else {
+      this.#capture.giveUp()
+      await this.#run.release()
+    }
+    if (this.#passedOn) return
+    throw error
+  }
+
+  #passOn(error: unknown): void {
+    if (this.#passedOn) return
+    this.#passedOn = true
+    const done = (): void => this.#next?.(error)
+    if (this.#sent) return void this.#sent.then(done)
+    this.#capture.giveUp()
+    // With an error the handler has failed. Without one, somebody else goes on with the request, out of sight.
+    if (error !== undefined && error !== 'route' && error !== 'router') void this.#run.release().then(done)
+    else {
+      this.#run.abandon()
+      done()
+    }
+  }
+
+  #open(): void {
+    this.#capture.open()
+    const finished = (): boolean => this.#front.emit('finish')
+    if (this.#response.destroyed || this.#response.writableFinished) finished()
+    else this.#response.once('finish', finished)
+  }
+}
+
+function isPromise(value: unknown): value is Promise<unknown> {
+  return typeof (value as Promise<unknown> | undefined)?.then === 'function'
+}
+
+/** Where there is no `next`, the client is told that it failed, and the caller of the handler gets what is its own. */
+function tell(error: unknown, response: ServerResponse, next: Next | undefined): void {
+  if (next) return next(error)
+  answerError(error, response)
+  // An outage of the store is no error of the handler, and must not end a process that has no listener for rejections.
+  const ours = [StoreUnavailableError, ClosedError, LockLostError].some((known) => error instanceof known)
+  if (!ours) throw error
+}
+
+function answerError(error: unknown, response: ServerResponse): void {
+  if (response.writableEnded || response.destroyed) return
+  if (response.headersSent) return void response.destroy()
+  const outage = error instanceof StoreUnavailableError
+  const problem = outage
+    ? { status: 503, title: 'Service Unavailable', detail: 'Try again later.', headers: {} }
+    : { status: 500, title: 'Internal Server Error', detail: 'The request failed.', headers: {} }
+  response.statusCode = problem.status
+  response.setHeader('Content-Type', PROBLEM_TYPE)
+  response.end(problemBody(problem))
+}

@@ -1,0 +1,58 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Idempotency, KeyedRequest } from './idempotency.js'
+import type { WholeResponse } from './recorded-response.js'
+import { apply } from './response-capture.js'
+
+/** A request of `node:http`, and what Express adds to it. */
+export interface NodeRequest extends IncomingMessage {
+  ip?: string | undefined
+  path?: string
+  originalUrl?: string
+  body?: unknown
+}
+
+/** What Express, Connect and others call. */
+export type NodeMiddleware<Req extends NodeRequest, Res extends ServerResponse> = (
+  request: Req,
+  response: Res,
+  next: (error?: unknown) => void,
+) => void
+
+export function keyedRequest<Req extends NodeRequest, Res extends ServerResponse>(
+  idempotency: Idempotency<[Req, Res]>,
+  request: Req,
+  response: Res,
+): KeyedRequest<[Req, Res]> {
+  return {
+    args: [request, response],
+    method: request.method ?? '',
+    url: request.originalUrl ?? request.url ?? '',
+    key: textOf(request.headers[idempotency.header]),
+    body: () => bytesOfBody(request.body),
+  }
+}
+
+/** As the body parser left it. */
+export function bytesOfBody(body: unknown): string | Uint8Array {
+  if (body === undefined || body === null) return ''
+  return typeof body === 'string' || body instanceof Uint8Array ? body : JSON.stringify(body)
+}
+
+export function textOf(header: string | string[] | undefined): string | undefined {
+  return Array.isArray(header) ? header.join(', ') : header
+}
+
+/** Somebody else has answered meanwhile, or the client has gone. */
+export function isAnswered(response: ServerResponse): boolean {
+  return response.headersSent || response.writableEnded || response.destroyed
+}
+
+/** Sends a response that is whole, unless the request has been answered meanwhile. */
+export function sendWhole(response: ServerResponse, { body, headers, ...head }: WholeResponse): void {
+  if (isAnswered(response)) return
+  const before = response.getHeaderNames().map((name) => [name, response.getHeader(name)] as const)
+  apply(response, { ...head, headers })
+  for (const [name, value] of before)
+    if (value !== undefined && !response.hasHeader(name)) response.setHeader(name, value)
+  response.end(body)
+}

@@ -1,0 +1,141 @@
+/**
+ * What may be shown of a value in an error, a log or JSON: never a password.
+ *
+ * @module
+ */
+
+/** Longer texts are cut: an error message must not run for pages. */
+const LONGEST_SHOWN = 60
+
+/** Options and URL parameters whose value is never shown. */
+const SECRET_NAME = /pass(word|phrase|wd)?$|^pwd$|secret|credential|^auth|api_?key|private_?key|access_?token/i
+
+/** Properties in which client libraries keep what they sent or were given: ioredis the arguments of AUTH, `URL` its input. */
+const SECRET_PROPERTIES: readonly string[] = ['command', 'input', 'connectionString', 'config', 'options']
+
+/** Whether the value of an option with this name must not be shown. */
+export function isSecretName(name: string): boolean {
+  return SECRET_NAME.test(name)
+}
+
+/**
+ * A text without the user and password of any URL in it. A password may contain `@`, `/` and `?`, so everything up to the
+ * last `@` goes.
+ */
+export function redact(text: string): string {
+  return text.replace(/([a-z][a-z0-9+.-]*:)(\S*)/gi, (all, scheme: string, rest: string) => {
+    if (rest.includes('@')) return withoutSecretParameters(`${scheme}//…@${rest.slice(rest.lastIndexOf('@') + 1)}`)
+    return rest.startsWith('//') ? withoutSecretParameters(all) : all
+  })
+}
+
+function withoutSecretParameters(url: string): string {
+  return url.replace(/([?&])([^=&#\s]+)=([^&#\s]*)/g, (all, mark: string, name: string) =>
+    isSecretName(name) ? `${mark}${name}=…` : all,
+  )
+}
+
+/** One line for an error message. Objects are named and never printed: a client carries its password. */
+export function describe(value: unknown): string {
+  if (typeof value === 'string') return describeText(value)
+  if (typeof value === 'function') return 'a function'
+  if (Array.isArray(value)) return describeList(value)
+  if (typeof value === 'object' && value !== null) return describeObject(value)
+  return typeof value === 'bigint' ? `${value}n` : String(value)
+}
+
+/** What an error may carry as the value of an option: plain numbers and flags as they are, the rest as a description. */
+export function safeValue(option: string, value: unknown): unknown {
+  if (isSecretName(option)) return '…'
+  if (typeof value === 'string') return redactText(value)
+  if (value === null || (typeof value !== 'object' && typeof value !== 'function')) return value
+  return describe(value)
+}
+
+function describeText(text: string): string {
+  const safe = redactText(text)
+  if (safe.length <= LONGEST_SHOWN) return JSON.stringify(safe)
+  return `${JSON.stringify(`${safe.slice(0, LONGEST_SHOWN)}…`)} (${text.length} characters)`
+}
+
+/** `user:password@host` without a scheme, and `key=value` connection strings, are secrets too. */
+function redactText(text: string): string {
+  const safe = redact(text)
+  if (safe !== text) return safe
+  if (/^[^\s@]+:[^\s]*@/.test(text)) return `…@${text.slice(text.lastIndexOf('@') + 1)}`
+  return text.replace(/\b(\w+)=('[^']*'|[^\s&;]*)/g, (all, name: string) => (isSecretName(name) ? `${name}=…` : all))
+}
+
+function describeList(items: readonly unknown[]): string {
+  const plain = items.every((item) => typeof item === 'string' || typeof item === 'number')
+  if (plain && items.length <= 5) return `[${items.map(describe).join(', ')}]`
+  return `a list of ${items.length} items`
+}
+
+function describeObject(value: object): string {
+  let name: unknown
+  let keys: string[] = []
+  try {
+    name = value.constructor?.name
+    keys = Object.keys(value)
+  } catch {
+    // A proxy or a getter that throws: it is an object, and nothing more is known of it.
+  }
+  if (typeof name === 'string' && name !== '' && name !== 'Object') return `an object of class ${name}`
+  if (keys.length === 0) return 'an object'
+  const shown = keys.slice(0, 6).map((key) => redact(key))
+  return `an object with ${shown.join(', ')}${keys.length > shown.length ? ', …' : ''}`
+}
+
+/** How deep errors inside errors are looked at. Deeper ones are left out. */
+const DEEPEST = 6
+
+/**
+ * An error of somebody else, fit to be a `cause`: itself if it carries nothing but a message, plain facts and errors of
+ * that kind, else a copy with only those. Clients put what they sent on their errors: ioredis the arguments of AUTH, and
+ * its cluster client that error on another one.
+ */
+export function safeCause(cause: unknown, depth = 0): unknown {
+  if (typeof cause === 'string') return redact(cause)
+  if (typeof cause !== 'object' || cause === null) return cause
+  if (depth >= DEEPEST) return new Error('…')
+  const { message = '', stack = '' } = cause as { message?: unknown; stack?: unknown }
+  const facts = new Map<string, unknown>()
+  // Not instanceof: under Jest, errors of Node itself come from another realm.
+  let clean = isError(cause) && redact(String(message)) === String(message) && redact(String(stack)) === String(stack)
+  for (const name of Object.getOwnPropertyNames(cause)) {
+    if (name === 'message' || name === 'stack') continue
+    const value = (cause as Record<string, unknown>)[name]
+    const fact = safeFact(name, value, depth)
+    if (fact !== value) clean = false
+    if (fact !== undefined) facts.set(name, fact)
+  }
+  return clean ? cause : copyOf(cause, facts)
+}
+
+/** Undefined: not to be shown. */
+function safeFact(name: string, value: unknown, depth: number): unknown {
+  if (SECRET_PROPERTIES.includes(name) || isSecretName(name)) return undefined
+  if (typeof value === 'string') return redact(value)
+  if (typeof value !== 'object' || value === null) return typeof value === 'function' ? undefined : value
+  if (isError(value)) return safeCause(value, depth + 1)
+  if (!Array.isArray(value)) return undefined
+  const items = value.map((item) => safeFact('', item, depth))
+  return items.every((item, i) => item === value[i]) ? value : items.filter((item) => item !== undefined)
+}
+
+function copyOf(cause: object, facts: ReadonlyMap<string, unknown>): Error {
+  const { message = '', name = 'Error', stack } = cause as { message?: unknown; name?: unknown; stack?: unknown }
+  const copy = new Error(redact(String(message)))
+  if (typeof stack === 'string') copy.stack = redact(stack)
+  for (const [property, value] of facts) {
+    const enumerable = property !== 'cause' && property !== 'errors'
+    Object.defineProperty(copy, property, { value, enumerable, configurable: true, writable: true })
+  }
+  Object.defineProperty(copy, 'name', { value: String(name), configurable: true, writable: true })
+  return copy
+}
+
+function isError(value: object): boolean {
+  return value instanceof Error || Object.prototype.toString.call(value) === '[object Error]'
+}

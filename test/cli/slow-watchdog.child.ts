@@ -1,0 +1,6 @@
+/** `leasehold run` with a watchdog of our choice: its file, then what follows `run`. */
+import { Input } from '../../src/cli/command.js'
+import { run } from '../../src/cli/commands/run.js'
+
+const [, , watchdogFile, ...typed] = process.argv
+process.exit(await run.run(new Input(run, typed), { watchdogFile: watchdogFile as string }))

@@ -1,0 +1,90 @@
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import { expect, test } from 'vitest'
+import { createLocks, memory } from '../../src/index.js'
+import { Locks } from '../../src/locks.js'
+import { VirtualWorld } from '../primitives/properties/virtual-world.js'
+
+setFlagsFromString('--expose-gc')
+const collect = runInNewContext('gc') as () => void
+
+async function heap(): Promise<number> {
+  for (let i = 0; i < 4; i++) {
+    collect()
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  return process.memoryUsage().heapUsed
+}
+
+test('50,000 records of run-once come and go, and so does their memory', async () => {
+  const world = new VirtualWorld(1)
+  const store = memory({ world })
+  const locks = new Locks(store, {}, world) as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>
+  const method = 'runOnce' in locks ? 'runOnce' : 'once'
+  const round = async (count: number): Promise<void> => {
+    for (let i = 0; i < count; i++) await locks[method]?.(`key:${i}`, () => 'result', { retain: '1m' })
+    await world.pass(120_000)
+  }
+  await round(5_000)
+  const before = await heap()
+  await round(50_000)
+  expect(store.holders('')).toEqual([])
+  expect((await heap()) / before).toBeLessThan(1.05)
+})
+
+test('a job that plans its next run inside its callback does not grow', async () => {
+  const locks = createLocks(memory())
+  const run = (times: number): Promise<void> =>
+    new Promise((done) => {
+      const next = (): void => {
+        void locks.withLock('job', async () => {
+          if (--times === 0) done()
+          else setImmediate(next)
+        })
+      }
+      next()
+    })
+  await run(2_000)
+  const before = await heap()
+  await run(20_000)
+  expect((await heap()) / before).toBeLessThan(1.05)
+})
+
+test('a forgotten lock whose signal was read once is abandoned, and one whose signal is in use is not', async () => {
+  const locks = createLocks(memory(), { ttl: 90 })
+  const abandoned: string[] = []
+  locks.on('abandoned', ({ name }) => abandoned.push(name))
+  const combined: AbortSignal[] = []
+  const heard: string[] = []
+  const forget = async (name: string, use: (signal: AbortSignal) => void): Promise<void> => {
+    const lock = await locks.acquire(name)
+    use(lock.signal)
+  }
+  await forget('looked at', (signal) => void signal.aborted)
+  await forget('listened to', (signal) => signal.addEventListener('abort', () => heard.push('abort')))
+  await forget('combined', (signal) => combined.push(AbortSignal.any([signal])))
+  const end = Date.now() + 10_000
+  while (!abandoned.includes('looked at') && Date.now() < end) {
+    await new Promise((resolve) => setTimeout(resolve, 33))
+    collect()
+  }
+  expect(abandoned).toEqual(['looked at'])
+  expect(combined[0]?.aborted).toBe(false)
+  await locks.close({ grace: 0 })
+  expect(heard).toEqual(['abort'])
+  expect(combined[0]?.aborted).toBe(true)
+})
+
+test('10,000 pending Web Locks of one process use less than 5 % of a core while they wait', async () => {
+  const locks = createLocks(memory())
+  let release!: () => void
+  void locks.request('r', () => new Promise<void>((resolve) => (release = resolve)))
+  const pending = Array.from({ length: 10_000 }, () => locks.request('r', () => {}))
+  await new Promise((resolve) => setTimeout(resolve, 500))
+  const before = process.cpuUsage()
+  await new Promise((resolve) => setTimeout(resolve, 3_000))
+  const { user, system } = process.cpuUsage(before)
+  release()
+  await Promise.all(pending)
+  expect((user + system) / 3_000_000).toBeLessThan(0.05)
+}, 60_000)

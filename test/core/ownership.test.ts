@@ -1,0 +1,151 @@
+/** Who closes what: locks that opened their store, and locks on a client that belongs to somebody else. */
+import type { EventEmitter } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Redis } from 'ioredis'
+import pg from 'pg'
+import { createClient } from 'redis'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type PostgresServer, type RedisServer, startPostgres, startRedis } from '../../scripts/servers/index.js'
+import { startChild } from '../../scripts/support/children.js'
+import { ClosedError, createLocks, InvalidOptionError, memory, openLocks, type Store } from '../../src/index.js'
+import { advisory } from '../../src/stores/postgres-advisory/index.js'
+import { migrate, postgres } from '../../src/stores/postgres/index.js'
+import { redis } from '../../src/stores/redis/index.js'
+import { redlock } from '../../src/stores/redlock/index.js'
+
+let servers: RedisServer[] = []
+let database: PostgresServer
+let folder: string
+const cleanups: (() => unknown)[] = []
+
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'leasehold-ownership-'))
+  const started = await Promise.all([startPostgres(), startRedis(), startRedis(), startRedis()])
+  ;[database, ...servers] = started
+  const pool = new pg.Pool({ connectionString: database.url })
+  await migrate(pool)
+  await pool.end()
+})
+
+afterAll(async () => {
+  for (const clean of cleanups.reverse()) await clean()
+  await Promise.all([database, ...servers].map((server) => server?.stop()))
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const urls: Record<string, () => string> = {
+  memory: () => 'memory:',
+  sqlite: () => `sqlite:${join(folder, 'locks.db')}`,
+  redis: () => servers[0]?.url ?? '',
+  redlock: () => `redlock://${servers.map(({ port }) => `127.0.0.1:${port}`).join(',')}`,
+  postgres: () => database.url,
+  'postgres+advisory': () => database.url.replace(/^postgres(ql)?:/, 'postgres+advisory:'),
+}
+
+test.each(Object.keys(urls))('a process that closed what openLocks(%s) opened exits by itself', async (kind) => {
+  const child = startChild<{ closedAt: number }>(new URL('./owner.child.ts', import.meta.url), [urls[kind]?.() ?? ''])
+  const { closedAt } = await child.next()
+  expect(await child.ended).toBe(0)
+  expect(Date.now() - closedAt).toBeLessThan(3_000)
+})
+
+test('openLocks closes the store that it opened if the options are wrong', async () => {
+  await expect(openLocks(urls['redis']?.() ?? '', { ttl: 'never' as never })).rejects.toThrow(InvalidOptionError)
+  await expect(openLocks('nosuch://db')).rejects.toThrow(/a URL that begins with one of memory, sqlite, redis/)
+})
+
+test('createLocks with a URL says what to write instead', () => {
+  expect(() => createLocks('redis://db' as never)).toThrow(
+    'write await openLocks(url, options), or createLocks(await openStore(url), options)',
+  )
+})
+
+const counts = (emitter: EventEmitter): Record<string, number> =>
+  Object.fromEntries(emitter.eventNames().map((event) => [String(event), emitter.listenerCount(event)]))
+
+function ioredisClient(at = 0): Redis {
+  const client = new Redis(servers[at]?.url ?? '')
+  cleanups.push(() => client.disconnect())
+  return client
+}
+
+const borrowed: Record<string, () => Promise<{ clients: EventEmitter[]; store: () => Store }>> = {
+  ioredis: async () => {
+    const client = ioredisClient()
+    return { clients: [client], store: () => redis(client) }
+  },
+  'node-redis': async () => {
+    const client = createClient({ url: servers[0]?.url ?? '' })
+    client.on('error', () => {})
+    await client.connect()
+    cleanups.push(() => client.destroy())
+    return { clients: [client], store: () => redis(client) }
+  },
+  redlock: async () => {
+    const clients = [0, 1, 2].map(ioredisClient)
+    return { clients, store: () => redlock(clients, { maxTtl: '1m' }) }
+  },
+  'pg, lease table': async () => {
+    const pool = new pg.Pool({ connectionString: database.url })
+    cleanups.push(() => pool.end())
+    return { clients: [pool], store: () => postgres(pool) }
+  },
+  'pg, advisory locks': async () => {
+    const pool = new pg.Pool({ connectionString: database.url })
+    cleanups.push(() => pool.end())
+    return { clients: [pool], store: () => advisory(pool) }
+  },
+}
+
+test.each(Object.keys(borrowed))('close() takes every listener off a borrowed client (%s)', async (kind) => {
+  const { clients, store } = await (borrowed[kind] as (typeof borrowed)[string])()
+  await createLocks(store()).close()
+  const before = clients.map(counts)
+  const warnings: Error[] = []
+  const warned = (warning: Error): void => void warnings.push(warning)
+  process.on('warning', warned)
+  // As a development server does that loads a module again after each change.
+  for (let reload = 0; reload < 12; reload++) {
+    const locks = createLocks(store(), { namespace: `reload-${reload}` })
+    await locks.withLock('a', () => locks.acquire('a', { wait: 20 }).catch(() => undefined))
+    await locks.close()
+  }
+  expect(clients.map(counts)).toEqual(before)
+  await new Promise(setImmediate)
+  process.off('warning', warned)
+  expect(warnings.filter(({ name }) => name === 'MaxListenersExceededWarning')).toEqual([])
+})
+
+test.each(Object.keys(borrowed))(
+  'a store outlives the locks on it, one after the other and side by side (%s)',
+  async (kind) => {
+    const { clients, store: make } = await (borrowed[kind] as (typeof borrowed)[string])()
+    const store = make()
+    cleanups.push(() => store.close())
+    const attached = clients.map(counts)
+    const [one, two] = [createLocks(store), createLocks(store)]
+    await one.close()
+    expect(clients.map(counts)).toEqual(attached)
+    expect(await two.withLock('later', () => 'held')).toBe('held')
+    await two.close()
+    const three = createLocks(store)
+    expect(await three.withLock('later', () => 'held again')).toBe('held again')
+    expect(clients.map(counts)).toEqual(attached)
+    await three.close()
+  },
+)
+
+test('a second close() with a shorter grace hurries the first', async () => {
+  const locks = createLocks(memory())
+  const lock = await locks.acquire('a')
+  const began = performance.now()
+  const first = locks.close({ grace: '30s' })
+  expect(lock.isHeld).toBe(true)
+  const second = locks.close({ grace: 50 })
+  await Promise.all([first, second])
+  expect(performance.now() - began).toBeLessThan(5_000)
+  expect(lock.isHeld).toBe(false)
+  await expect(locks.acquire('a')).rejects.toThrow(ClosedError)
+})

@@ -1,0 +1,71 @@
+import { expect, test } from 'vitest'
+import { RemoteMemory } from './remote-memory.js'
+
+const runOnce = (locks: ReturnType<RemoteMemory['locks']>, key: string, fn: () => unknown): Promise<unknown> => {
+  const call = (
+    locks as unknown as Record<string, (key: string, fn: () => unknown, options: object) => Promise<unknown>>
+  )['runOnce' in locks ? 'runOnce' : 'once']
+  return (call as (key: string, fn: () => unknown, options: object) => Promise<unknown>).call(locks, key, fn, {
+    ttl: 20_000,
+    wait: '1m',
+  })
+}
+
+test('an answer that comes after the result was recorded does not erase the record', async () => {
+  const remote = new RemoteMemory()
+  // Looks, is granted without knowing it, asks again as the same owner and runs; then the first answer arrives.
+  remote.fate = (method, n) => (method === 'acquire' && n === 1 ? { replyMs: 5_000 } : undefined)
+  let runs = 0
+  const first = runOnce(remote.locks(), 'charge', () => ++runs)
+  await remote.pass(10_000)
+  expect(await first).toBe(1)
+  const second = runOnce(remote.locks(), 'charge', () => ++runs)
+  await remote.pass(1_000)
+  expect(await second).toBe(1)
+  expect(runs).toBe(1)
+})
+
+test('a request that times out after its lease was pushed and its result recorded erases nothing', async () => {
+  const remote = new RemoteMemory()
+  const blocker = remote.locks()
+  const failing = runOnce(blocker, 'charge', async () => {
+    await new Promise<void>((resolve) => remote.world.after(500, resolve))
+    throw new Error('failed')
+  })
+  failing.catch(() => {})
+  await remote.pass(100)
+  // The waiter is in the queue; its next request is lost, and the lease is pushed to it meanwhile.
+  let runs = 0
+  const waiting = runOnce(remote.locks(), 'charge', () => ++runs)
+  await remote.pass(100)
+  remote.fate = (method) => (method === 'acquire' ? 'lose' : undefined)
+  const [owner] = [...remote.real.holders('')].map((holder) => holder.key)
+  remote.push(owner as string, { type: 'changed' })
+  await remote.pass(10_000)
+  expect(await waiting).toBe(1)
+  remote.fate = () => undefined
+  const later = runOnce(remote.locks(), 'charge', () => ++runs)
+  await remote.pass(1_000)
+  expect(await later).toBe(1)
+  expect(runs).toBe(1)
+})
+
+for (const end of ['releaseAll', 'close'] as const) {
+  test(`${end}() while the result is being recorded does not erase it`, async () => {
+    const remote = new RemoteMemory()
+    remote.fate = (method) => (method === 'renew' ? { replyMs: 300 } : undefined)
+    let runs = 0
+    const locks = remote.locks()
+    const first = runOnce(locks, 'charge', () => ++runs)
+    first.catch(() => {})
+    await remote.pass(100)
+    const ending = end === 'close' ? locks.close({ grace: 0 }) : locks.releaseAll()
+    await remote.pass(2_000)
+    await ending
+    remote.fate = () => undefined
+    const second = runOnce(remote.locks(), 'charge', () => ++runs)
+    await remote.pass(1_000)
+    expect(await second).toBe(1)
+    expect(runs).toBe(1)
+  })
+}

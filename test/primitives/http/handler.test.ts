@@ -1,0 +1,309 @@
+/** `idempotentHandler` in Express 4, Express 5 and `node:http`. */
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { pipeline, Readable } from 'node:stream'
+import { describe, expect, onTestFinished, test } from 'vitest'
+import { idempotentHandler } from '../../../src/http/index.js'
+import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
+import { faulty } from '../../../src/testing/index.js'
+import { until } from '../limiter/places.js'
+import { type ExpressHandler, type ExpressRequest, expresses, gate, listen, post, timeOut } from './expresses.js'
+
+const shared = { scope: () => '' }
+
+describe.each(expresses)('%s', (_, express) => {
+  test('a handler behind a time-out runs once, and the client that tries again gets what it sent late', async () => {
+    const locks = createLocks(memory(), { ttl: '200ms' })
+    const app = express()
+    const work = gate()
+    let runs = 0
+    const charge: ExpressHandler = async (__, response) => {
+      runs++
+      await work.opened
+      if (!response.headersSent) response.status(201).json({ charged: runs })
+    }
+    app.post('/', express.json(), timeOut(50), idempotentHandler(locks, charge, shared))
+    const url = await listen(app)
+    expect((await post(url, 'k')).status).toBe(503)
+    // Well past the ttl: the lease lasts as long as the handler.
+    for (const at = Date.now(); Date.now() < at + 500; ) expect((await post(url, 'k')).status).toBe(409)
+    work.open()
+    await until('it is recorded', async () => (await post(url, 'k')).status === 201)
+    expect(await post(url, 'k')).toMatchObject({ text: '{"charged":1}', replayed: true })
+    expect(runs).toBe(1)
+  })
+
+  test('the response is recorded when the handler first ends it, and an error after that changes nothing', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const told: string[] = []
+    const late: ExpressHandler = async (__, response, next) => {
+      response.status(201).json({ ok: 1 })
+      response.end('glued')
+      expect([response.headersSent, response.writableEnded]).toEqual([true, true])
+      expect(() => response.status(500).json({})).toThrow('after they are sent')
+      next(new Error('audit log failed'))
+    }
+    app.post('/', idempotentHandler(locks, late, shared))
+    app.use((error, __, response, next) => {
+      told.push(error.message)
+      if (response.headersSent) return next(error)
+      response.status(500).json({ error: error.message })
+    })
+    const url = await listen(app)
+    expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: false })
+    expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: true })
+    expect(told).toEqual(['audit log failed'])
+  })
+
+  test('a handler that fails is told to the error handler and frees its key', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const steps: ExpressHandler[] = [
+      () => {
+        throw new Error('thrown')
+      },
+      () => Promise.reject(new Error('rejected')),
+      (__, ___, next) => next(new Error('passed on')),
+      (__, response) => response.status(429).set('Retry-After', '7').send('slow down'),
+      (__, response) => response.status(500).send('broken'),
+      (__, response) => response.send('charged'),
+    ]
+    const step: ExpressHandler = (...args) => steps.shift()?.(...args)
+    app.post('/', idempotentHandler(locks, step, shared))
+    app.use((error, __, response, ___) => response.status(500).send(error.message))
+    const url = await listen(app)
+    const seen: unknown[] = []
+    for (let i = 0; i < 7; i++) {
+      const { status, text, headers } = await post(url, 'k')
+      seen.push([status, text, headers.get('retry-after')])
+    }
+    expect(seen).toEqual([
+      [500, 'thrown', null],
+      [500, 'rejected', null],
+      [500, 'passed on', null],
+      [429, 'slow down', '7'],
+      [500, 'broken', null],
+      [200, 'charged', null],
+      [200, 'charged', null],
+    ])
+  })
+
+  test('a broken stream ends its lease by the ttl and is served again', async () => {
+    const locks = createLocks(memory(), { ttl: '300ms' })
+    const app = express()
+    let runs = 0
+    const broken: ExpressHandler = (__, response) => {
+      if (++runs > 1) return response.send('whole')
+      const pieces = Readable.from(
+        (async function* () {
+          yield 'a'
+          await new Promise((resolve) => setTimeout(resolve, 20))
+          throw new Error('upstream broke')
+        })(),
+      )
+      return pipeline(pieces, response, () => {})
+    }
+    app.post('/', idempotentHandler(locks, broken, shared))
+    const url = await listen(app)
+    await expect(post(url, 'k')).rejects.toThrow()
+    expect((await post(url, 'k')).status).toBe(409)
+    await until('the key is free', async () => (await post(url, 'k')).status === 200)
+    expect(runs).toBe(2)
+  })
+
+  test('a client that leaves is not waited for, and a handler that gives up with it frees the key by the ttl', async () => {
+    const locks = createLocks(memory(), { ttl: '300ms' })
+    const app = express()
+    let runs = 0
+    const handler: ExpressHandler = async (__, response) => {
+      if (++runs > 1) return response.send('served')
+      await new Promise((resolve) => response.once('close', resolve))
+      return undefined
+    }
+    app.post('/', idempotentHandler(locks, handler, shared))
+    const url = await listen(app)
+    await expect(post(url, 'k', { signal: AbortSignal.timeout(50) })).rejects.toThrow()
+    expect((await post(url, 'k')).status).toBe(409)
+    await until('the key is free', async () => (await post(url, 'k')).text === 'served')
+  })
+
+  test('what the handler does with its response arrives: cookies, status text, headers set before', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const handler: ExpressHandler = (__, response) => {
+      response.writeHead(299, 'Fine Indeed', ['Set-Cookie', 'a=1', 'Set-Cookie', 'b=2', 'X-A', '1'])
+      response.write('one ')
+      response.write('two ')
+      response.end('three')
+    }
+    const before: ExpressHandler = (__, response, next) => {
+      response.set('X-Before', 'yes')
+      next()
+    }
+    app.use(before)
+    app.post('/', idempotentHandler(locks, handler, shared))
+    const url = await listen(app)
+    for (const cookies of [['a=1', 'b=2'], []]) {
+      const { status, text, headers } = await post(url, 'k')
+      expect([status, text, headers.get('x-a'), headers.get('x-before')]).toEqual([299, 'one two three', '1', 'yes'])
+      expect(headers.getSetCookie()).toEqual(cookies)
+    }
+  })
+})
+
+test('scope is required when the handler is made, before anything is touched', async () => {
+  const locks = createLocks(memory())
+  const handler = (): void => {}
+  for (const options of [undefined, {}, { scope: 'user' }, { ...shared, scopee: 1 }, { ...shared, maxBytes: 2e6 }]) {
+    expect(() => idempotentHandler(locks, handler, options as unknown as typeof shared)).toThrow(InvalidOptionError)
+  }
+  const [, express] = expresses[0] as (typeof expresses)[0]
+  const app = express()
+  app.post('/', idempotentHandler(locks, handler, { scope: () => undefined as unknown as string }))
+  app.use((error, _, response, __) => response.status(500).send(error.name))
+  expect((await post(await listen(app), 'k')).text).toBe('InvalidOptionError')
+})
+
+test('two users with the same key do not share a response, and a refreshed token is the same user', async () => {
+  const locks = createLocks(memory())
+  let runs = 0
+  const [, express] = expresses[0] as (typeof expresses)[0]
+  const app = express()
+  const me: ExpressHandler = (__, response) => response.json({ runs: ++runs })
+  const scope = (request: ExpressRequest): string => /user=(\w+)/.exec(request.headers['cookie'] ?? '')?.[1] ?? ''
+  app.post('/', idempotentHandler(locks, me, { scope }))
+  const url = await listen(app)
+  const as = (cookie: string, authorization: string) => post(url, 'k', { headers: { cookie, authorization } })
+  expect((await as('user=ada', 'Bearer old')).text).toBe('{"runs":1}')
+  expect((await as('user=bob', 'Bearer old')).text).toBe('{"runs":2}')
+  expect((await as('user=ada', 'Bearer new')).text).toBe('{"runs":1}')
+})
+
+describe('node:http', () => {
+  async function serve(handler: (request: IncomingMessage, response: ServerResponse) => unknown): Promise<string> {
+    const server = createServer((request, response) => void handler(request, response))
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    onTestFinished(() => {
+      server.closeAllConnections()
+      server.close()
+    })
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  }
+
+  test('a handler that throws is answered with 500, its error goes to the caller, and its key is free', async () => {
+    let runs = 0
+    const errors: unknown[] = []
+    const handler = idempotentHandler(
+      createLocks(memory()),
+      (_, response) => {
+        if (++runs === 1) throw new Error('no luck')
+        response.end('charged')
+      },
+      shared,
+    )
+    const url = await serve((request, response) => handler(request, response).catch((error) => errors.push(error)))
+    expect((await post(url, 'k')).status).toBe(500)
+    expect(errors).toMatchObject([{ message: 'no luck' }])
+    expect((await post(url, 'k')).text).toBe('charged')
+  })
+
+  test('an outage of the store is answered with 503 and rejects nothing', async () => {
+    const store = faulty(memory(), [{ effect: 'break-call', on: 'acquire' }])
+    const handler = idempotentHandler(createLocks(store), () => {}, shared)
+    const settled: unknown[] = []
+    const url = await serve((request, response) => handler(request, response).then(() => settled.push('fine')))
+    expect((await post(url, 'k')).status).toBe(503)
+    expect(settled).toEqual(['fine'])
+  })
+
+  test('pieces arrive as they are written, and the repetition gets the whole', async () => {
+    const next = gate()
+    const handler = idempotentHandler(
+      createLocks(memory()),
+      async (_, response) => {
+        response.setHeader('Content-Type', 'text/event-stream')
+        response.flushHeaders()
+        response.write('data: 1\n\n')
+        await next.opened
+        response.end('data: 2\n\n')
+      },
+      shared,
+    )
+    const url = await serve(handler)
+    const response = await fetch(url, { method: 'POST', headers: { 'idempotency-key': 'k' } })
+    const reader = response.body?.getReader()
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe('data: 1\n\n')
+    next.open()
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe('data: 2\n\n')
+    expect((await reader?.read())?.done).toBe(true)
+    const again = await post(url, 'k', { body: null })
+    expect([again.text, again.headers.get('content-type')]).toEqual(['data: 1\n\ndata: 2\n\n', 'text/event-stream'])
+  })
+
+  test('a large response passes through in bounded memory, only its status is recorded, and a repeat gets 409', async () => {
+    let runs = 0
+    const handler = idempotentHandler(
+      createLocks(memory()),
+      (_, response) => {
+        runs++
+        let left = 64
+        const pieces = new Readable({
+          read() {
+            this.push(left-- > 0 ? Buffer.alloc(1_000_000, 65) : null)
+          },
+        })
+        pieces.pipe(response)
+      },
+      shared,
+    )
+    const url = await serve(handler)
+    const before = process.memoryUsage().arrayBuffers
+    let most = 0
+    let total = 0
+    const response = await fetch(url, { method: 'POST', headers: { 'idempotency-key': 'k' } })
+    for await (const chunk of response.body ?? []) {
+      total += (chunk as Uint8Array).length
+      most = Math.max(most, process.memoryUsage().arrayBuffers - before)
+    }
+    expect(total).toBe(64_000_000)
+    expect(most).toBeLessThan(48_000_000)
+    const again = await post(url, 'k', { body: null })
+    expect([again.status, runs]).toEqual([409, 1])
+    expect(again.text).toContain('status 200')
+  })
+
+  test('a response of known length is not complete before it is recorded', async () => {
+    const locks = createLocks(memory())
+    const handler = idempotentHandler(
+      locks,
+      async (_, response) => {
+        const [held] = await locks.holders('http:', { kind: 'once' })
+        await locks.forceRelease(held?.name ?? '', { kind: 'once' })
+        response.setHeader('Content-Length', '2000000')
+        response.write(Buffer.alloc(1_500_000))
+        response.end(Buffer.alloc(500_000))
+      },
+      shared,
+    )
+    const url = await serve(handler)
+    await expect(post(url, 'k', { body: null })).rejects.toThrow()
+  })
+
+  test('a handler that hangs blocks its key for maxHold at most', async () => {
+    let runs = 0
+    const handler = idempotentHandler(
+      createLocks(memory(), { ttl: '100ms' }),
+      async (_, response) => {
+        if (++runs === 1) await new Promise(() => {})
+        response.end('served')
+      },
+      { ...shared, maxHold: '600ms' },
+    )
+    const url = await serve(handler)
+    const began = Date.now()
+    await expect(post(url, 'k', { signal: AbortSignal.timeout(50) })).rejects.toThrow()
+    await until('the key is free', async () => (await post(url, 'k')).status === 200)
+    expect(Date.now() - began).toBeGreaterThan(550)
+  })
+})

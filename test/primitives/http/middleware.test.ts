@@ -1,0 +1,215 @@
+/** `idempotentExpress` in Express 4 and 5: middleware that cannot see when the handler returns. */
+import { request as httpRequest } from 'node:http'
+import { pipeline, Readable } from 'node:stream'
+import { describe, expect, test } from 'vitest'
+import { idempotentExpress } from '../../../src/http/index.js'
+import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
+import { until } from '../limiter/places.js'
+import { type ExpressHandler, expresses, gate, listen, post, timeOut } from './expresses.js'
+
+const shared = { scope: () => '' }
+
+test('scope is required when the middleware is made', () => {
+  const locks = createLocks(memory())
+  expect(() => idempotentExpress(locks, undefined as never)).toThrow(InvalidOptionError)
+  expect(() => idempotentExpress(locks, {} as never)).toThrow(/^scope takes a function/)
+  expect(() => idempotentExpress({} as never, shared)).toThrow(InvalidOptionError)
+})
+
+describe.each(expresses)('%s', (_, express) => {
+  test.each([
+    [503, 'before'],
+    [504, 'before'],
+    [408, 'before'],
+    [500, 'before'],
+    [503, 'behind'],
+  ])('after a time-out with %d %s it, the key stays in progress until the ttl', async (status, where) => {
+    const locks = createLocks(memory(), { ttl: '400ms' })
+    const app = express()
+    let running = 0
+    let most = 0
+    const charge: ExpressHandler = async (__, response) => {
+      most = Math.max(most, ++running)
+      await new Promise((resolve) => setTimeout(resolve, 280))
+      running--
+      if (!response.headersSent) response.json({ charged: true })
+    }
+    const idempotent = idempotentExpress(locks, shared)
+    const late = timeOut(40, status)
+    app.post('/', ...(where === 'before' ? [late, idempotent] : [idempotent, late]), charge)
+    const url = await listen(app)
+    expect((await post(url, 'k')).status).toBe(status)
+    const timedOutAt = performance.now()
+    let seen = 409
+    while (seen === 409) seen = (await post(url, 'k')).status
+    expect(performance.now() - timedOutAt).toBeGreaterThan(300)
+    expect([seen, most]).toEqual([status, 1])
+  })
+
+  test('a request that was answered before its handler began does not run it', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const first = gate()
+    let runs = 0
+    const handler: ExpressHandler = async (__, response) => {
+      runs++
+      await first.opened
+      response.status(500).end()
+    }
+    app.post('/', timeOut(100, 503), idempotentExpress(locks, { ...shared, wait: '5s' }), handler)
+    app.post('/free', idempotentExpress(locks, shared), handler)
+    const url = await listen(app)
+    // Both are told by the time-out; the second still waits for the key when the first lets go of it.
+    await Promise.all([post(url, 'k'), post(url, 'k')])
+    first.open()
+    await new Promise((resolve) => setTimeout(resolve, 100))
+    expect(runs).toBe(1)
+  })
+
+  test('the first end counts: a second answer is refused, and changes neither the response nor the record', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const seen: unknown[] = []
+    app.post('/', idempotentExpress(locks, shared), (__, response) => {
+      response.status(201).json({ ok: 1 })
+      seen.push(response.headersSent, response.writableEnded)
+      response.end('two')
+      try {
+        response.status(500).json({ error: 1 })
+      } catch (error) {
+        seen.push((error as { code: string }).code)
+      }
+    })
+    const url = await listen(app)
+    expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: false })
+    expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: true })
+    expect(seen).toEqual([true, true, 'ERR_HTTP_HEADERS_SENT'])
+  })
+
+  test('an error after the response ended does not become part of it', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    app.post('/', idempotentExpress(locks, shared), (__, response, next) => {
+      response.status(201).json({ ok: 1 })
+      next(new Error('audit log failed'))
+    })
+    app.use((error, __, response, next) => {
+      if (response.headersSent) return next(error)
+      response.status(500).json({ error: error.message })
+    })
+    const url = await listen(app)
+    // Express closes the connection of such a request; it did so without us too.
+    const first = await post(url, 'k').catch(() => undefined)
+    if (first) expect(first).toMatchObject({ status: 201, text: '{"ok":1}' })
+    expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: true })
+  })
+
+  test('a broken stream and a client that left free the key by the ttl, although the handler never ends it', async () => {
+    const locks = createLocks(memory(), { ttl: '300ms' })
+    const app = express()
+    const kept = new Set<unknown>()
+    let runs = 0
+    const broken: ExpressHandler = (__, response) => {
+      kept.add(response)
+      if (++runs > 1) return response.send('whole')
+      const pieces = Readable.from(
+        (async function* () {
+          yield 'a'
+          await new Promise((resolve) => setTimeout(resolve, 20))
+          throw new Error('upstream broke')
+        })(),
+      )
+      return pipeline(pieces, response, () => {})
+    }
+    const never: ExpressHandler = (__, response) => {
+      kept.add(response)
+      if (++runs > 3) response.send('whole')
+    }
+    app.post('/pipe', idempotentExpress(locks, shared), broken)
+    app.post('/never', idempotentExpress(locks, shared), never)
+    const url = await listen(app)
+    await expect(post(`${url}/pipe`, 'p')).rejects.toThrow()
+    expect((await post(`${url}/pipe`, 'p')).status).toBe(409)
+    await until('the key of the stream is free', async () => (await post(`${url}/pipe`, 'p')).status === 200)
+    expect(runs).toBe(2)
+    await expect(post(`${url}/never`, 'n', { signal: AbortSignal.timeout(50) })).rejects.toThrow()
+    expect((await post(`${url}/never`, 'n')).status).toBe(409)
+    await until('the key of the client is free', async () => (await post(`${url}/never`, 'n')).status === 200)
+  })
+
+  test.each([401, 408, 425, 429, 500, 502])('%d is not recorded, and keeps its Retry-After', async (status) => {
+    const locks = createLocks(memory(), { ttl: '200ms' })
+    const app = express()
+    let runs = 0
+    app.post('/', idempotentExpress(locks, shared), (__, response) => {
+      response
+        .status(++runs === 1 ? status : 402)
+        .set('Retry-After', '1')
+        .end()
+    })
+    const url = await listen(app)
+    const first = await post(url, 'k')
+    expect([first.status, first.headers.get('retry-after')]).toEqual([status, '1'])
+    await until('it runs again', async () => (await post(url, 'k')).status === 402)
+    expect(await post(url, 'k')).toMatchObject({ status: 402, replayed: true })
+    expect((await post(url, 'k')).headers.get('retry-after')).toBe('1')
+    expect(runs).toBe(2)
+  })
+
+  test('lists of headers, status texts and trailers reach the first client as without it', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    app.use('/', idempotentExpress(locks, shared) as ExpressHandler)
+    app.post('/flat', (__, response) => {
+      response.writeHead(200, ['Set-Cookie', 'a=1', 'Set-Cookie', 'b=2', 'X-A', '1'])
+      response.end('x')
+    })
+    app.post('/message', (__, response) => {
+      response.writeHead(299, 'Weird Message', { 'X-A': '1' })
+      response.end('x')
+    })
+    app.post('/trailer', (__, response) => {
+      response.setHeader('Trailer', 'X-T')
+      response.write('a')
+      response.addTrailers({ 'X-T': '1' })
+      response.end()
+    })
+    const url = await listen(app)
+    expect((await post(`${url}/flat`, 'f')).headers.getSetCookie()).toEqual(['a=1', 'b=2'])
+    const raw = (path: string): Promise<unknown[]> =>
+      new Promise((resolve, reject) => {
+        const asked = httpRequest(`${url}${path}`, { method: 'POST', headers: { 'idempotency-key': path } })
+        asked.on('error', reject)
+        asked.on('response', (answered) => {
+          answered.resume()
+          answered.on('end', () =>
+            resolve([answered.statusCode, answered.statusMessage, answered.headers['x-a'], answered.trailers['x-t']]),
+          )
+        })
+        asked.end()
+      })
+    expect(await raw('/message')).toEqual([299, 'Weird Message', '1', undefined])
+    expect(await raw('/message')).toEqual([299, 'Weird Message', '1', undefined])
+    expect(await raw('/trailer')).toEqual([200, 'OK', undefined, '1'])
+  })
+
+  test('pieces arrive as they are written', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const more = gate()
+    app.post('/', idempotentExpress(locks, shared), async (__, response) => {
+      response.setHeader('Content-Type', 'text/event-stream')
+      response.write('data: 1\n\n')
+      await more.opened
+      response.end('data: 2\n\n')
+    })
+    const url = await listen(app)
+    const response = await fetch(url, { method: 'POST', headers: { 'idempotency-key': 'k' } })
+    const reader = response.body?.getReader()
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe('data: 1\n\n')
+    expect((await post(url, 'k', { body: null })).status).toBe(409)
+    more.open()
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe('data: 2\n\n')
+    await until('recorded', async () => (await post(url, 'k', { body: null })).text === 'data: 1\n\ndata: 2\n\n')
+  })
+})

@@ -1,0 +1,35 @@
+import { fork } from 'node:child_process'
+import { join } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
+import { program } from '../../../scripts/support/programs.js'
+import { createLocks } from '../../../src/index.js'
+import { directory, open, until } from './place.js'
+
+test('a process that was frozen does not believe in a permit that was handed to it and has passed on since', async () => {
+  const path = join(directory(), 'locks.db')
+  const store = open(path)
+  const [locks, other] = [createLocks(store), createLocks(open(path))]
+  onTestFinished(() => locks.close({ grace: 0 }))
+  onTestFinished(() => other.close({ grace: 0 }))
+  const [first, second] = [await locks.semaphore('s', 2).acquire(), await locks.semaphore('s', 2).acquire()]
+  const child = fork(program(new URL('waiter.child.ts', import.meta.url)), [path], { execArgv: [] })
+  onTestFinished(() => void child.kill('SIGKILL'))
+  const said: unknown[] = []
+  child.on('message', (message) => said.push(message))
+  await until('it waits', async () => (await store.inspect?.('semaphore:s'))?.waiters.length === 1)
+
+  child.kill('SIGSTOP')
+  await second.release()
+  expect((await store.inspect?.('semaphore:s'))?.holders, 'handed to the frozen process').toHaveLength(2)
+  const third = await other.semaphore('s', 2).acquire({ wait: '1m' })
+  said.length = 0
+  child.kill('SIGCONT')
+  // Long enough to read what was pushed to it, to ask and to be refused.
+  await until('it is awake again', () => said.length >= 25)
+  expect(said.every((message) => message === 'awake')).toBe(true)
+  expect([first.isHeld, third.isHeld]).toEqual([true, true])
+
+  await third.release()
+  await until('it gets what is free', () => said.some((message) => message !== 'awake'))
+  expect(said.find((message) => message !== 'awake')).toMatchObject({ isHeld: true })
+})
