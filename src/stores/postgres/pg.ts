@@ -26,6 +26,8 @@ export interface PgQueryable {
 }
 
 export interface PgResult {
+  /** What the server says it did: COMMIT of a failed transaction answers ROLLBACK. */
+  command: string
   rows: Record<string, unknown>[]
   rowCount: number | null
 }
