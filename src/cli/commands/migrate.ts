@@ -13,6 +13,7 @@ function acquire_lock that is not ours; --adopt takes their rows over.`,
     print: { help: 'show the SQL instead of running it, for those who have their own migrations' },
     schema: { value: 'NAME', help: 'the schema to put them in (default public)' },
     adopt: { help: 'take over a distributed_locks that is already there' },
+    definer: { help: 'functions run with the rights of their owner: roles need USAGE on the schema, and no table' },
     ...storeOption,
   },
   examples: [
@@ -24,7 +25,7 @@ function acquire_lock that is not ours; --adopt takes their rows over.`,
 
 async function migrateDatabase(input: Input): Promise<number> {
   const schema = input.value('schema') || 'public'
-  const options = { schema, adopt: input.has('adopt') }
+  const options = { schema, adopt: input.has('adopt'), ...(input.has('definer') ? { definer: true } : {}) }
   const postgres = await import('../../stores/postgres/index.js')
   if (input.has('print')) {
     print(postgres.migrationSql(options))

@@ -16,10 +16,10 @@ export type Sources = Readonly<Record<keyof typeof embedded, string>>
 export const sources: Sources = embedded
 
 /** What this code needs. A schema of a later version may still serve it, and says so itself. */
-const VERSION = 2
+const VERSION = 3
 
 /** The oldest client that the schema of this version still serves. */
-const SERVES = 1
+const SERVES = 3
 
 /** How long a migration may take, waiting for others included. */
 const PATIENCE_MS = 120_000
@@ -29,6 +29,11 @@ export interface MigrationOptions {
   schema?: string
   /** Take over a table `distributed_locks` and functions `acquire_lock`, `release_lock` that are not ours, instead of stopping. */
   adopt?: boolean
+  /**
+   * The functions run with the rights of their owner, and whoever has USAGE on the schema may call them without any right
+   * to the tables. Needs a schema other than `public`. Later migrations keep it, unless it is given as `false`.
+   */
+  definer?: boolean
 }
 
 /** Everything that depends on the schema's name. */
@@ -50,6 +55,7 @@ export function namesOf(schema: string): Names {
   const facts: Record<string, string | number> = {
     schema: quoted,
     schemaText: text(schema),
+    schemaPrefix: text(`${quoted}.`),
     metaText: text(`${quoted}.leasehold_meta`),
     leasesText: text(`${quoted}.leasehold_leases`),
     locksText: text(`${quoted}.distributed_locks`),
@@ -79,13 +85,33 @@ export function migrationSql(options: MigrationOptions = {}, files: Sources = so
   return `begin;\n${body(options, files)}commit;\n`
 }
 
-function body({ schema = 'public', adopt = false }: MigrationOptions, files: Sources): string {
-  const { begin, tables, line, acquire, renew, release, look, take, guard, surface, end } = files
-  const taken = adopt ? files.adopt : files.foreign
+/** The relations that are ours. Anything else of these names is in the way. */
+const RELATIONS = [
+  'leasehold_meta',
+  'leasehold_leases',
+  'leasehold_meters',
+  'leasehold_takes',
+  'leasehold_guards',
+  'distributed_locks',
+]
+
+function body({ schema = 'public', adopt = false, definer }: MigrationOptions, files: Sources): string {
+  const { begin, foreign, tables, line, acquire, renew, release, look, take, guard, surface, end } = files
   // views are used by revoke, and so on: plpgsql looks when it runs, plain SQL functions when they are made.
-  const parts = [begin, tables, taken, line, acquire, renew, look, release, take, guard, surface, end]
+  const functions = [line, acquire, renew, look, release, take, guard, surface]
+  const parts = [begin, foreign, tables, ...(adopt ? [files.adopt] : []), ...functions, end]
   const names = namesOf(schema)
-  return parts.map((part) => names.fill(part, { scriptText: text(fingerprint(files)) })).join('\n')
+  const made = [...functions.join('').matchAll(/^create or replace function \{schema\}\.(\w+)/gm)].map(
+    (found) => found[1],
+  )
+  const facts = {
+    scriptText: text(fingerprint(files)),
+    adopt: String(adopt),
+    definer: definer === undefined ? 'null::boolean' : String(definer),
+    relationNames: text(`{${RELATIONS.join(',')}}`).concat('::text[]'),
+    functionNames: text(`{${made.join(',')}}`).concat('::text[]'),
+  }
+  return parts.map((part) => names.fill(part, facts)).join('\n')
 }
 
 function fingerprint(files: Sources): string {
@@ -128,7 +154,7 @@ interface Meta {
 }
 
 async function readMeta(database: Database, names: Names): Promise<Meta | undefined> {
-  const question = names.fill('select row_to_json(m)::text from {schema}.leasehold_meta m where id = 1')
+  const question = names.fill('select {schema}.leasehold_installed()::pg_catalog.text')
   try {
     const found = await database.run(question, PATIENCE_MS)
     return found === undefined ? undefined : (JSON.parse(found) as Meta)

@@ -19,6 +19,7 @@ import type {
 import { Bell } from './bell.js'
 import type { Database } from './database.js'
 import { explain, isBroken } from './explain.js'
+import { sqlBoolean, sqlInteger, sqlJson, sqlNumber, sqlText } from './literals.js'
 import { checkSchema, migrateDatabase, type Names, namesOf, type Sources, sources } from './migrate.js'
 
 export interface PostgresOptions {
@@ -106,7 +107,18 @@ class Postgres implements Store {
     if (claims.length === 1) {
       const claim = claims[0] as Claim
       const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
-      const one = [key, owner, weight, capacity, ttlMs, value ?? null, placeMs ?? null, announce, steal, this.#ear]
+      const one = [
+        sqlText(key),
+        sqlText(owner),
+        sqlInteger(weight),
+        sqlInteger(capacity),
+        sqlNumber(ttlMs),
+        sqlText(value),
+        sqlNumber(placeMs),
+        sqlBoolean(announce),
+        sqlBoolean(steal),
+        sqlText(this.#ear),
+      ]
       return [this.#answerOf(await this.#ask<AcquireAnswer>('acquire_one', ...one), claim)]
     }
     const asked = claims.map(({ key, owner, weight, capacity, ttlMs, value, placeMs, announce, steal }) => ({
@@ -121,14 +133,14 @@ class Postgres implements Store {
       steal,
     }))
     const answers = options?.atomic
-      ? await this.#ask<AcquireAnswer[]>('acquire_all', asked)
-      : await this.#ask<AcquireAnswer[]>('acquire', asked, this.#ear)
+      ? await this.#ask<AcquireAnswer[]>('acquire_all', sqlJson(asked))
+      : await this.#ask<AcquireAnswer[]>('acquire', sqlJson(asked), sqlText(this.#ear))
     return answers.map((answer, i) => this.#answerOf(answer, claims[i] as Claim))
   }
 
   async renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
     const asked = renewals.map(({ key, owner, ttlMs, value }) => ({ key, owner, ttl: ttlMs, value }))
-    const answers = await this.#ask<number[]>('renew', asked)
+    const answers = await this.#ask<number[]>('renew', sqlJson(asked))
     return answers.map((ours, i) =>
       ours ? { outcome: 'ours', ttlMs: (renewals[i] as Renewal).ttlMs } : { outcome: 'gone' },
     )
@@ -155,11 +167,8 @@ class Postgres implements Store {
     const [first] = leases
     const answers =
       leases.length === 1 && first
-        ? [await this.#ask<number>('release_one', first.key, first.owner)]
-        : await this.#ask<number[]>(
-            'release',
-            leases.map(({ key, owner }) => ({ key, owner })),
-          )
+        ? [await this.#ask<number>('release_one', sqlText(first.key), sqlText(first.owner))]
+        : await this.#ask<number[]>('release', sqlJson(leases.map(({ key, owner }) => ({ key, owner }))))
     return answers.map((answer, i) => {
       if (answer === 2) return { outcome: 'unknown', error: stuck((leases[i] as Lease).key) }
       return { outcome: answer ? 'released' : 'gone' }
@@ -173,21 +182,30 @@ class Postgres implements Store {
 
   async holders(prefix: string): Promise<HolderView[]> {
     // Byte order of UTF-8 is the order of code points, and this is the last of them.
-    const views = await this.#ask<View[]>('views', prefix, `${prefix}${'\u{10ffff}'.repeat(8)}`, false)
+    const views = await this.#ask<View[]>(
+      'views',
+      sqlText(prefix),
+      sqlText(`${prefix}${'\u{10ffff}'.repeat(8)}`),
+      sqlBoolean(false),
+    )
     return views.map(holderOf)
   }
 
   async inspect(key: string): Promise<{ holders: HolderView[]; waiters: WaiterView[] }> {
-    const [holders, waiters] = await this.#ask<[View[], View[]]>('inspect', key)
+    const [holders, waiters] = await this.#ask<[View[], View[]]>('inspect', sqlText(key))
     return { holders: holders.map(holderOf), waiters: waiters.map(waiterOf) }
   }
 
   async revoke(key: string): Promise<HolderView[]> {
-    return (await this.#ask<View[]>('revoke', key)).map(holderOf)
+    return (await this.#ask<View[]>('revoke', sqlText(key))).map(holderOf)
   }
 
   async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
-    const answers = await this.#ask<[number, number, number | null, number][]>('take', requests, null)
+    const answers = await this.#ask<[number, number, number | null, number][]>(
+      'take',
+      sqlJson(requests),
+      sqlNumber(undefined),
+    )
     return answers.map(([allowed, remaining, retryAfterMs, resetMs], i) => {
       if (allowed === 2) return { granted: 'unknown', error: stuck((requests[i] as TakeRequest).key) }
       return { allowed: allowed === 1, remaining, retryAfterMs: retryAfterMs ?? Number.POSITIVE_INFINITY, resetMs }
@@ -195,7 +213,7 @@ class Postgres implements Store {
   }
 
   async now(): Promise<number> {
-    return Number(await this.#run(`(date_part('epoch', clock_timestamp()) * 1000)::text`))
+    return this.#ask<number>('now')
   }
 
   async close(): Promise<void> {
@@ -217,13 +235,9 @@ class Postgres implements Store {
     return { granted: false, ahead, blocker: { owner: holder, ttlMs, token: BigInt(token), value: value ?? undefined } }
   }
 
-  /** Calls leasehold_<name>. Structures travel as JSON, booleans and null as they are. */
-  async #ask<T>(name: string, ...args: unknown[]): Promise<T> {
-    const list = args.map((arg) => {
-      if (typeof arg === 'string') return plain(arg)
-      return typeof arg === 'object' && arg !== null ? structure(arg) : String(arg)
-    })
-    return JSON.parse(await this.#run(`${this.#functions}${name}(${list.join(', ')})::text`)) as T
+  /** Calls leasehold_<name>. */
+  async #ask<T>(name: string, ...args: string[]): Promise<T> {
+    return JSON.parse(await this.#run(`${this.#functions}${name}(${args.join(', ')})::pg_catalog.text`)) as T
   }
 
   async #run(question: string): Promise<string> {
@@ -278,18 +292,4 @@ function stuck(key: string): StoreUnavailableError {
   return new StoreUnavailableError(
     `postgres is unavailable for "${key}": a transaction that decides about it stays open (acquire_lock() belongs in a transaction of its own)`,
   )
-}
-
-/** A string constant of plain ASCII, which no setting and no encoding of either side can misread. */
-function plain(value: string): string {
-  return `E'${ascii(value.replaceAll('\\', '\\\\').replaceAll("'", "''"))}'`
-}
-
-/** What is not ASCII is escaped inside the JSON, and parsed by it. */
-function structure(value: unknown): string {
-  return plain(ascii(JSON.stringify(value)))
-}
-
-function ascii(value: string): string {
-  return value.replace(/[\u0080-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
 }

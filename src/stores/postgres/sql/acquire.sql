@@ -8,7 +8,7 @@
 create or replace function {schema}.leasehold_ask(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
   p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint, p_ear text
-) returns json language plpgsql as $leasehold$
+) returns json language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_expires timestamptz;
@@ -111,7 +111,7 @@ create or replace function {schema}.leasehold_put(
   p_key text, p_slot integer, p_new_slot integer, p_owner text, p_waiting boolean, p_polls smallint, p_arrival bigint,
   p_weight integer, p_capacity integer, p_token bigint, p_since timestamptz, p_expires timestamptz,
   p_ttl_ms double precision, p_place_ms double precision, p_announce boolean, p_value text, p_ear text
-) returns boolean language plpgsql as $leasehold$
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   if p_slot is null then
     insert into {schema}.leasehold_leases
@@ -135,7 +135,7 @@ end $leasehold$;
 create or replace function {schema}.leasehold_acquire_one(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
   p_place_ms double precision, p_announce boolean, p_steal boolean, p_ear text default null
-) returns json language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+) returns json language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_answer json;
   v_setting text;
@@ -157,7 +157,7 @@ begin
 end $leasehold$;
 
 -- leasehold_acquire(claims, ear) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
-create or replace function {schema}.leasehold_acquire(p_claims json, p_ear text default null) returns json language plpgsql
+create or replace function {schema}.leasehold_acquire(p_claims json, p_ear text default null) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
@@ -193,7 +193,7 @@ end $leasehold$;
 
 -- leasehold_acquire_all(claims) → the same, but all are granted or none; nobody is put in line
 -- Asks one after the other and takes everything back if one was refused, so claims of the same key count together.
-create or replace function {schema}.leasehold_acquire_all(p_claims json) returns json language plpgsql
+create or replace function {schema}.leasehold_acquire_all(p_claims json) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);

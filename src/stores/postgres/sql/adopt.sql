@@ -5,12 +5,16 @@ declare
   v_table regclass := to_regclass({locksText});
 begin
   for v_function in
-    select p.oid::regprocedure as signature, pg_get_function_identity_arguments(p.oid) as arguments, proname, pronargs
+    select p.oid::regprocedure as signature, proname,
+      (select string_agg(format_type(t, null), ' ' order by n) from unnest(proargtypes) with ordinality as a (t, n)) as arguments
     from pg_proc p join pg_namespace n on n.oid = pronamespace
     where nspname = {schemaText} and proname in ('acquire_lock', 'release_lock')
       and obj_description(p.oid, 'pg_proc') is distinct from 'leasehold'
   loop
-    if v_function.pronargs <> (case v_function.proname when 'acquire_lock' then 4 else 2 end) then
+    -- Any other arguments, and it is another function, of which we know nothing.
+    if coalesce(v_function.arguments, '') !~ (case v_function.proname
+      when 'acquire_lock' then '^(character varying|text) (character varying|text) integer jsonb?$'
+      else '^(character varying|text) (character varying|text)$' end) then
       raise exception '% is not a function that can be adopted', v_function.signature using errcode = 'LH002',
         hint = 'Rename it, or choose another schema.';
     end if;

@@ -10,7 +10,7 @@ export const acquire: string = `-- acquire.sql
 create or replace function {schema}.leasehold_ask(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
   p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint, p_ear text
-) returns json language plpgsql as $leasehold$
+) returns json language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_expires timestamptz;
@@ -113,7 +113,7 @@ create or replace function {schema}.leasehold_put(
   p_key text, p_slot integer, p_new_slot integer, p_owner text, p_waiting boolean, p_polls smallint, p_arrival bigint,
   p_weight integer, p_capacity integer, p_token bigint, p_since timestamptz, p_expires timestamptz,
   p_ttl_ms double precision, p_place_ms double precision, p_announce boolean, p_value text, p_ear text
-) returns boolean language plpgsql as $leasehold$
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   if p_slot is null then
     insert into {schema}.leasehold_leases
@@ -137,7 +137,7 @@ end $leasehold$;
 create or replace function {schema}.leasehold_acquire_one(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
   p_place_ms double precision, p_announce boolean, p_steal boolean, p_ear text default null
-) returns json language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+) returns json language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_answer json;
   v_setting text;
@@ -159,7 +159,7 @@ begin
 end $leasehold$;
 
 -- leasehold_acquire(claims, ear) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
-create or replace function {schema}.leasehold_acquire(p_claims json, p_ear text default null) returns json language plpgsql
+create or replace function {schema}.leasehold_acquire(p_claims json, p_ear text default null) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
@@ -195,7 +195,7 @@ end $leasehold$;
 
 -- leasehold_acquire_all(claims) → the same, but all are granted or none; nobody is put in line
 -- Asks one after the other and takes everything back if one was refused, so claims of the same key count together.
-create or replace function {schema}.leasehold_acquire_all(p_claims json) returns json language plpgsql
+create or replace function {schema}.leasehold_acquire_all(p_claims json) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
@@ -246,12 +246,16 @@ declare
   v_table regclass := to_regclass({locksText});
 begin
   for v_function in
-    select p.oid::regprocedure as signature, pg_get_function_identity_arguments(p.oid) as arguments, proname, pronargs
+    select p.oid::regprocedure as signature, proname,
+      (select string_agg(format_type(t, null), ' ' order by n) from unnest(proargtypes) with ordinality as a (t, n)) as arguments
     from pg_proc p join pg_namespace n on n.oid = pronamespace
     where nspname = {schemaText} and proname in ('acquire_lock', 'release_lock')
       and obj_description(p.oid, 'pg_proc') is distinct from 'leasehold'
   loop
-    if v_function.pronargs <> (case v_function.proname when 'acquire_lock' then 4 else 2 end) then
+    -- Any other arguments, and it is another function, of which we know nothing.
+    if coalesce(v_function.arguments, '') !~ (case v_function.proname
+      when 'acquire_lock' then '^(character varying|text) (character varying|text) integer jsonb?$'
+      else '^(character varying|text) (character varying|text)$' end) then
       raise exception '% is not a function that can be adopted', v_function.signature using errcode = 'LH002',
         hint = 'Rename it, or choose another schema.';
     end if;
@@ -282,6 +286,8 @@ export const begin: string = `-- begin.sql   Many processes may migrate at once:
 set transaction isolation level read committed;
 set local statement_timeout = 0;
 set local lock_timeout = 0;
+-- Whoever may create in a schema of the caller's path could otherwise have its operators run with the caller's rights.
+set local search_path = pg_catalog, pg_temp;
 select pg_advisory_xact_lock({migrateKey});
 
 do $leasehold$
@@ -295,8 +301,45 @@ begin
         using hint = 'Update the leasehold package.';
     end if;
   end if;
+  if {definer} is true and {schemaText} = 'public' then
+    raise exception 'functions that run with the rights of their owner need a schema of its own: everybody may use "public"'
+      using errcode = 'LH002', hint = 'Name another with --schema.';
+  end if;
 end $leasehold$;
 
+-- What an installation has that was made before objects were marked.
+do $leasehold$
+declare
+  v_name text;
+begin
+  if obj_description(to_regclass({metaText}), 'pg_class') is not null
+    or 4 <> (select count(*) from pg_attribute where attrelid = to_regclass({metaText}) and not attisdropped
+             and attname in ('version', 'serves', 'fence', 'script')) then
+    return;
+  end if;
+  foreach v_name in array {relationNames} loop
+    if (select relkind from pg_class where oid = to_regclass({schemaPrefix} || v_name)) = 'r' then
+      execute format('comment on table %s is %L', {schemaPrefix} || v_name, 'leasehold');
+    end if;
+  end loop;
+  foreach v_name in array array[
+    'leasehold_ask(text,text,int,int,float8,text,float8,bool,bool,int2,text)', 'leasehold_serve(text,timestamptz,text)',
+    'leasehold_evict(text)', 'leasehold_views(text,text,bool)', 'leasehold_inspect(text)', 'leasehold_lock(text[])',
+    'leasehold_lock_all(json)', 'leasehold_ring(text,text,text,bigint,float8,text)', 'leasehold_token(bigint,timestamptz)',
+    'leasehold_trim(text)', 'leasehold_clear(text,timestamptz)', 'leasehold_sweep()',
+    'leasehold_put(text,int,int,text,bool,int2,bigint,int,int,bigint,timestamptz,timestamptz,float8,float8,bool,text,text)',
+    'leasehold_acquire_one(text,text,int,int,float8,text,float8,bool,bool,text)', 'leasehold_acquire(json,text)',
+    'leasehold_acquire_all(json)', 'leasehold_extend(text,text,float8,text)', 'leasehold_renew(json)',
+    'leasehold_end(text,text)', 'leasehold_release_one(text,text)', 'leasehold_release(json)', 'leasehold_revoke(text)',
+    'leasehold_take(json,float8)', 'leasehold_take_one(text,float8,json,float8)', 'leasehold_limits(json)',
+    'leasehold_judge(text,int,text,float8,float8,float8,float8,float8,float8)', 'leasehold_sweep_meters()',
+    'leasehold_guard(text,bigint)', 'leasehold_metadata(text)', 'leasehold_locks_write()'
+  ] loop
+    if to_regprocedure({schemaPrefix} || v_name) is not null then
+      execute format('comment on function %s is %L', {schemaPrefix} || v_name, 'leasehold');
+    end if;
+  end loop;
+end $leasehold$;
 `
 
 export const call: string = `-- call.sql   {timeoutMs} {lockTimeoutMs} {question}
@@ -310,34 +353,68 @@ SET LOCAL lock_timeout = {lockTimeoutMs};
 SELECT {question}
 `
 
-export const end: string = `-- end.sql
-insert into {schema}.leasehold_meta (id, version, serves, fence, script) values (1, {version}, {serves}, 0, {scriptText})
-on conflict (id) do update set version = excluded.version, serves = excluded.serves, script = excluded.script;
+export const end: string = `-- end.sql   Marks what this transaction made, and drops what it no longer makes.
+do $leasehold$
+declare
+  v_name text;
+  v_function record;
+  v_definer boolean;
+begin
+  insert into {schema}.leasehold_meta (id, version, serves, fence, script, definer)
+  values (1, {version}, {serves}, 0, {scriptText}, coalesce({definer}, false))
+  on conflict (id) do update set version = excluded.version, serves = excluded.serves, script = excluded.script,
+    definer = coalesce({definer}, leasehold_meta.definer)
+  returning definer into v_definer;
+  foreach v_name in array {relationNames} loop
+    if obj_description(to_regclass({schemaPrefix} || v_name), 'pg_class') is distinct from 'leasehold' then
+      execute format('comment on %s %s is %L', case v_name when 'distributed_locks' then 'view' else 'table' end,
+                     {schemaPrefix} || v_name, 'leasehold');
+    end if;
+  end loop;
+  for v_function in
+    select p.oid::regprocedure as signature, p.xmin = pg_current_xact_id()::xid and proname = any ({functionNames}) as made
+    from pg_proc p join pg_namespace n on n.oid = pronamespace
+    where nspname = {schemaText} and (proname = any ({functionNames}) or obj_description(p.oid, 'pg_proc') = 'leasehold')
+  loop
+    if not v_function.made then
+      execute format('drop function %s', v_function.signature);
+    else
+      execute format('comment on function %s is %L', v_function.signature, 'leasehold');
+      if v_definer then
+        execute format('alter function %s security definer', v_function.signature);
+      end if;
+    end if;
+  end loop;
+end $leasehold$;
 `
 
-export const foreign: string = `-- foreign.sql   What has our names but is not ours must not be replaced by accident.
+export const foreign: string = `-- foreign.sql   What has our names but not our mark (a comment) must not be replaced, read or written by accident.
 do $leasehold$
 declare
   v_found text;
+  v_adoptable boolean;
+  v_seeds constant text[] := '{distributed_locks, acquire_lock, release_lock}';
 begin
-  select string_agg(what, ', ') into v_found from (
-    select format('%s %I.distributed_locks', case relkind when 'v' then 'view' else 'table' end, nspname) as what
+  select string_agg(what, ', '), bool_and(name = any (v_seeds)) into v_found, v_adoptable from (
+    select format('%s %I.%I', case relkind when 'v' then 'view' when 'r' then 'table' else 'relation' end, nspname, relname) as what,
+           relname as name
     from pg_class c join pg_namespace n on n.oid = relnamespace
-    where nspname = {schemaText} and relname = 'distributed_locks'
+    where nspname = {schemaText} and relname = any ({relationNames})
       and obj_description(c.oid, 'pg_class') is distinct from 'leasehold'
     union all
-    select format('function %I.%I(%s)', nspname, proname, pg_get_function_identity_arguments(p.oid))
+    select format('function %I.%I(%s)', nspname, proname, pg_get_function_identity_arguments(p.oid)), proname
     from pg_proc p join pg_namespace n on n.oid = pronamespace
-    where nspname = {schemaText} and proname in ('acquire_lock', 'release_lock')
+    where nspname = {schemaText} and proname = any ({functionNames})
       and obj_description(p.oid, 'pg_proc') is distinct from 'leasehold'
-  ) found;
+  ) found
+  where not ({adopt} and name = any (v_seeds));
   if v_found is not null then
     raise exception 'not made by leasehold, and in the way: %', v_found using errcode = 'LH002',
-      hint = 'Adopt them (leasehold migrate --adopt: locks that are held stay held, the old table is kept under another '
-             'name, the old functions are replaced), or choose another schema.';
+      hint = case when v_adoptable then
+        'Adopt them (leasehold migrate --adopt: locks that are held stay held, the old table is kept under another '
+        'name, the old functions are replaced), or choose another schema.' else 'Rename them, or choose another schema.' end;
   end if;
 end $leasehold$;
-
 `
 
 export const guard: string = `-- guard.sql
@@ -345,7 +422,7 @@ export const guard: string = `-- guard.sql
 -- leasehold_guard(resource, token)   Call it in the transaction that writes to the resource, before the write. Raises
 -- LH001 if a newer token has written: whoever held the lock before and wakes up late is refused, and its transaction
 -- with it. The row stays locked until the end, so of two writers the second waits and then meets the first's token.
-create or replace function {schema}.leasehold_guard(p_resource text, p_token bigint) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_guard(p_resource text, p_token bigint) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_seen bigint;
 begin
@@ -366,7 +443,7 @@ export const line: string = `-- line.sql   What the questions share. Everything 
 -- statement of a READ COMMITTED transaction sees what was committed before it, so what was read is still true when it
 -- is acted on. At REPEATABLE READ the snapshot would be older than the lock, and two would be let in.
 -- Locked in the order of the hashes: two batches with the same keys cannot wait for each other.
-create or replace function {schema}.leasehold_lock(p_keys text[]) returns integer[] language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_lock(p_keys text[]) returns integer[] language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_hash integer;
   v_blocked integer[] := '{}';
@@ -403,7 +480,7 @@ begin
 end $leasehold$;
 
 -- leasehold_lock_all([{key}, …]) → the same, for the items of a question
-create or replace function {schema}.leasehold_lock_all(p_items json) returns integer[] language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_lock_all(p_items json) returns integer[] language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   -- The usual case without a query: one item.
   if json_array_length(p_items) = 1 then
@@ -416,7 +493,7 @@ end $leasehold$;
 -- lock at commit that is one for the whole server. Without an ear everybody is told.
 create or replace function {schema}.leasehold_ring(
   p_key text, p_type text, p_owner text, p_token bigint, p_ttl_ms double precision, p_ear text default null
-) returns void language plpgsql as $leasehold$
+) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_payload text := json_build_array(p_key, p_type, p_owner, p_token::text, p_ttl_ms)::text;
 begin
@@ -427,13 +504,13 @@ begin
 end $leasehold$;
 
 -- leasehold_token(last, now) → the next token: grows also over lost data and clocks that go back
-create or replace function {schema}.leasehold_token(p_last bigint, p_now timestamptz) returns bigint language plpgsql immutable as $leasehold$
+create or replace function {schema}.leasehold_token(p_last bigint, p_now timestamptz) returns bigint language plpgsql immutable set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   return greatest(p_last + 1, (date_part('epoch', p_now) * 1000000)::bigint);
 end $leasehold$;
 
 -- leasehold_trim(key)   Eight slots of a key are kept for reuse. Those of a longer line are given back.
-create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_token bigint;
 begin
@@ -446,7 +523,7 @@ end $leasehold$;
 
 -- leasehold_clear(key, now)   Drops what expired. Renewals take no lock on the key, only on their row, so this is
 -- where the two meet: after it, whatever still has an owner is held.
-create or replace function {schema}.leasehold_clear(p_key text, p_now timestamptz) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_clear(p_key text, p_now timestamptz) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_announced boolean;
   v_slot integer;
@@ -469,7 +546,7 @@ end $leasehold$;
 -- Hands the lease to the head of the line while there is room: no second question, no race with newcomers. For as long
 -- as a place lasts: a waiter that died must not block the others for a whole ttl. Stops before \`before\`, who is asking
 -- right now and gets more than a hand-over.
-create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz, p_before text) returns boolean language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz, p_before text) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_head {schema}.leasehold_leases;
   v_held bigint;
@@ -504,7 +581,7 @@ begin
 end $leasehold$;
 
 -- leasehold_evict(key)   Takes the lease away from everybody who holds it, and tells them.
-create or replace function {schema}.leasehold_evict(p_key text) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_evict(p_key text) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_holder record;
 begin
@@ -526,7 +603,7 @@ end $leasehold$;
 
 -- leasehold_sweep()   Forgets keys that nobody holds or waits for, oldest first, as part of normal work. Never waits:
 -- a key that is being decided about is not idle. One sweep at a time, or they would queue up for the fence.
-create or replace function {schema}.leasehold_sweep() returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_sweep() returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_key text;
@@ -562,7 +639,7 @@ export const look: string = `-- look.sql   To look, never to decide.
 
 -- leasehold_views(from, to, waiting) → [[key, owner, weight, capacity, token, ttlMs, sinceMs, value, line], …]
 -- Holders, or those who wait, of all keys from ≤ key < to in byte order: a range of the index, whatever the keys contain.
-create or replace function {schema}.leasehold_views(p_from text, p_to text, p_waiting boolean) returns json language sql
+create or replace function {schema}.leasehold_views(p_from text, p_to text, p_waiting boolean) returns json language sql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
   with clock as materialized (select clock_timestamp() as now),
   live as (
@@ -577,9 +654,19 @@ set enable_seqscan = off set jit = off as $leasehold$
 $leasehold$;
 
 -- leasehold_inspect(key) → [holders, those who wait in their order], both as leasehold_views shows them
-create or replace function {schema}.leasehold_inspect(p_key text) returns json language sql as $leasehold$
+create or replace function {schema}.leasehold_inspect(p_key text) returns json language sql set search_path = pg_catalog, pg_temp as $leasehold$
   select json_build_array(
     {schema}.leasehold_views(p_key, p_key || chr(1), false), {schema}.leasehold_views(p_key, p_key || chr(1), true))
+$leasehold$;
+
+-- leasehold_installed() → what this schema is: leasehold_meta as JSON
+create or replace function {schema}.leasehold_installed() returns json language sql set search_path = pg_catalog, pg_temp as $leasehold$
+  select row_to_json(m) from {schema}.leasehold_meta m where id = 1
+$leasehold$;
+
+-- leasehold_now() → the server's time in epoch milliseconds
+create or replace function {schema}.leasehold_now() returns double precision language sql set search_path = pg_catalog, pg_temp as $leasehold$
+  select date_part('epoch', clock_timestamp()) * 1000
 $leasehold$;
 `
 
@@ -587,7 +674,7 @@ export const release: string = `-- release.sql
 
 -- leasehold_end(key, owner) → null: it was not theirs | 1 they held it, 2 they waited for it; + 4: another holds it now
 -- Never anybody else's. Then lets the next in.
-create or replace function {schema}.leasehold_end(p_key text, p_owner text) returns integer language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_end(p_key text, p_owner text) returns integer language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_slot integer;
@@ -616,7 +703,7 @@ begin
 end $leasehold$;
 
 -- leasehold_release_one(key, owner) → 1 released | 0 gone | 2 the key could not be locked
-create or replace function {schema}.leasehold_release_one(p_key text, p_owner text) returns integer language plpgsql
+create or replace function {schema}.leasehold_release_one(p_key text, p_owner text) returns integer language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_was integer;
@@ -636,7 +723,7 @@ begin
 end $leasehold$;
 
 -- leasehold_release([{key, owner}]) → [1 released | 0 gone | 2 the key could not be locked], in order
-create or replace function {schema}.leasehold_release(p_leases json) returns json language plpgsql
+create or replace function {schema}.leasehold_release(p_leases json) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_leases);
@@ -662,7 +749,7 @@ begin
 end $leasehold$;
 
 -- leasehold_revoke(key) → the holders that were cut off, as leasehold_views shows them
-create or replace function {schema}.leasehold_revoke(p_key text) returns json language plpgsql
+create or replace function {schema}.leasehold_revoke(p_key text) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_now timestamptz;
@@ -688,7 +775,7 @@ export const renew: string = `-- renew.sql
 -- open transaction that asks in SQL cannot starve them. The row itself settles who came first: after waiting for it, the
 -- condition is judged anew.
 create or replace function {schema}.leasehold_extend(p_key text, p_owner text, p_ttl_ms double precision, p_value text)
-returns boolean language plpgsql as $leasehold$
+returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   update {schema}.leasehold_leases
   set expires_at = greatest(expires_at, clock_timestamp() + p_ttl_ms * interval '1 millisecond'), value = coalesce(p_value, value)
@@ -703,7 +790,7 @@ begin
 end $leasehold$;
 
 -- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
-create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql
+create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_answers integer[] := array_fill(0, array[json_array_length(p_renewals)]);
@@ -729,7 +816,7 @@ export const surface: string = `-- surface.sql   Locks for SQL callers in any la
 -- Refused, and asking again within five seconds: the holder stands in line, and is not passed by those who came later.
 create or replace function {schema}.acquire_lock(
   p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer default 30, p_metadata jsonb default '{}'
-) returns boolean language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 begin
   if p_lock_name is null or p_lock_name = '' or p_holder_id is null or p_holder_id = '' then
     raise exception 'acquire_lock takes a name and a holder' using errcode = 'invalid_parameter_value';
@@ -748,7 +835,7 @@ end $leasehold$;
 
 -- release_lock(name, holder) → true: it was held until now. A place in line is given up as well.
 create or replace function {schema}.release_lock(p_lock_name character varying, p_holder_id character varying)
-returns boolean language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 begin
   if {schema}.leasehold_lock(array['lock:' || p_lock_name]) <> '{}' then
     raise exception 'an open transaction is deciding about "%"', p_lock_name using errcode = 'lock_not_available';
@@ -757,7 +844,7 @@ begin
 end $leasehold$;
 
 -- leasehold_metadata(value) → the same as JSONB; what JSONB cannot hold (a NUL character) as a string of its text
-create or replace function {schema}.leasehold_metadata(p_value text) returns jsonb language plpgsql immutable as $leasehold$
+create or replace function {schema}.leasehold_metadata(p_value text) returns jsonb language plpgsql immutable set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   return coalesce(p_value::jsonb, '{}');
 exception when others then
@@ -773,7 +860,7 @@ where key >= 'lock:' and key < 'lock;' and owner is not null and not waiting and
   and expires_at > clock_timestamp();
 
 -- Writing past the functions would bypass the line and tell nobody.
-create or replace function {schema}.leasehold_locks_write() returns trigger language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_locks_write() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   if tg_op = 'DELETE' then
     perform {schema}.release_lock(old.lock_name::varchar, old.holder_id::varchar);
@@ -785,10 +872,6 @@ end $leasehold$;
 drop trigger if exists leasehold_locks_write on {schema}.distributed_locks;
 create trigger leasehold_locks_write instead of insert or update or delete on {schema}.distributed_locks
 for each row execute function {schema}.leasehold_locks_write();
-
-comment on function {schema}.acquire_lock(character varying, character varying, integer, jsonb) is 'leasehold';
-comment on function {schema}.release_lock(character varying, character varying) is 'leasehold';
-comment on view {schema}.distributed_locks is 'leasehold';
 `
 
 export const tables: string = `-- tables.sql   What is kept, and why so.
@@ -811,7 +894,9 @@ create table if not exists {schema}.leasehold_meta (
   version integer not null,
   serves integer not null,
   fence bigint not null,
-  script text not null
+  script text not null,
+  -- Whether the functions run with the rights of their owner. Only \`migrate\` with that option changes it.
+  definer boolean not null default false
 ) with (fillfactor = 10);
 
 -- A row is a slot of a key: somebody holds it, somebody waits in it, or it is free (\`owner\` is null) for the next.
@@ -848,6 +933,10 @@ begin
   if not exists (select from pg_attribute where attrelid = {leasesText}::regclass and attname = 'ear') then
     alter table {schema}.leasehold_leases add column ear text;
   end if;
+  -- Added in version 3.
+  if not exists (select from pg_attribute where attrelid = {metaText}::regclass and attname = 'definer') then
+    alter table {schema}.leasehold_meta add column definer boolean not null default false;
+  end if;
 end $leasehold$;
 
 create index if not exists leasehold_leases_look_at on {schema}.leasehold_leases (look_at);
@@ -880,15 +969,19 @@ create table if not exists {schema}.leasehold_guards (
   seen_at timestamptz not null
 ) with (fillfactor = 70);
 
--- Functions of an earlier version may have had other arguments or results, which CREATE OR REPLACE does not change.
+-- Functions of an earlier version may have had other arguments or results, which CREATE OR REPLACE does not change. They are
+-- kept if they have not: whoever is inside one of them right now calls the others by number.
 do $leasehold$
 declare
   v_function regprocedure;
 begin
+  if not exists (select from {schema}.leasehold_meta where version < 3) then
+    return;
+  end if;
+  drop view if exists {schema}.distributed_locks;
   for v_function in
     select p.oid from pg_proc p join pg_namespace n on n.oid = pronamespace
-    where nspname = {schemaText} and starts_with(proname, 'leasehold_')
-      and not exists (select from pg_depend where refclassid = 'pg_proc'::regclass and refobjid = p.oid)
+    where nspname = {schemaText} and starts_with(proname, 'leasehold_') and obj_description(p.oid, 'pg_proc') = 'leasehold'
   loop
     execute format('drop function %s', v_function);
   end loop;
@@ -900,7 +993,7 @@ export const take: string = `-- take.sql
 -- leasehold_take([{key, cost, limits: [{algorithm, limit, perMs, burst}]}], nowMs) → [[allowed, remaining, retryAfterMs,
 -- resetMs], …] in order, of the limit that binds most; retryAfterMs null: never; [2] where the key could not be locked
 -- All limits of a request are charged, or none. nowMs: for tests; null is the database's own time.
-create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql
+create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_requests);
@@ -926,7 +1019,7 @@ end $leasehold$;
 
 create or replace function {schema}.leasehold_take_one(
   p_key text, p_cost double precision, p_limits json, p_now double precision
-) returns json language plpgsql as $leasehold$
+) returns json language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_shape text := (select string_agg((l ->> 'algorithm') || '/' || (l ->> 'perMs'), ',') from json_array_elements(p_limits) l);
   v_count integer := json_array_length(p_limits);
@@ -986,7 +1079,7 @@ end $leasehold$;
 
 create or replace function {schema}.leasehold_limits(p_limits json)
 returns table (n integer, algorithm text, lim double precision, per double precision, burst double precision)
-language sql immutable as $leasehold$
+language sql immutable set search_path = pg_catalog, pg_temp as $leasehold$
   select n::integer, x ->> 'algorithm', (x ->> 'limit')::double precision, (x ->> 'perMs')::double precision,
          (x ->> 'burst')::double precision
   from json_array_elements(p_limits) with ordinality as e (x, n)
@@ -997,7 +1090,7 @@ create or replace function {schema}.leasehold_judge(
   p_key text, p_meter integer, p_algorithm text, p_limit double precision, p_per double precision,
   p_burst double precision, p_full_at double precision, p_cost double precision, p_now double precision,
   out remaining double precision, out retry double precision, out reset double precision
-) language plpgsql as $leasehold$
+) language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   -- Below this two times are the same: fractions of tokens must not be refused for a rounding error.
   v_hair constant double precision := 1e-6;
@@ -1042,7 +1135,7 @@ begin
 end $leasehold$;
 
 -- leasehold_sweep_meters()   Forgets limits that are whole again. Never waits.
-create or replace function {schema}.leasehold_sweep_meters() returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_sweep_meters() returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_idle double precision;

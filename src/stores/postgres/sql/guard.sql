@@ -3,7 +3,7 @@
 -- leasehold_guard(resource, token)   Call it in the transaction that writes to the resource, before the write. Raises
 -- LH001 if a newer token has written: whoever held the lock before and wakes up late is refused, and its transaction
 -- with it. The row stays locked until the end, so of two writers the second waits and then meets the first's token.
-create or replace function {schema}.leasehold_guard(p_resource text, p_token bigint) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_guard(p_resource text, p_token bigint) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_seen bigint;
 begin

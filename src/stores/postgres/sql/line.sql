@@ -5,7 +5,7 @@
 -- statement of a READ COMMITTED transaction sees what was committed before it, so what was read is still true when it
 -- is acted on. At REPEATABLE READ the snapshot would be older than the lock, and two would be let in.
 -- Locked in the order of the hashes: two batches with the same keys cannot wait for each other.
-create or replace function {schema}.leasehold_lock(p_keys text[]) returns integer[] language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_lock(p_keys text[]) returns integer[] language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_hash integer;
   v_blocked integer[] := '{}';
@@ -42,7 +42,7 @@ begin
 end $leasehold$;
 
 -- leasehold_lock_all([{key}, …]) → the same, for the items of a question
-create or replace function {schema}.leasehold_lock_all(p_items json) returns integer[] language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_lock_all(p_items json) returns integer[] language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   -- The usual case without a query: one item.
   if json_array_length(p_items) = 1 then
@@ -55,7 +55,7 @@ end $leasehold$;
 -- lock at commit that is one for the whole server. Without an ear everybody is told.
 create or replace function {schema}.leasehold_ring(
   p_key text, p_type text, p_owner text, p_token bigint, p_ttl_ms double precision, p_ear text default null
-) returns void language plpgsql as $leasehold$
+) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_payload text := json_build_array(p_key, p_type, p_owner, p_token::text, p_ttl_ms)::text;
 begin
@@ -66,13 +66,13 @@ begin
 end $leasehold$;
 
 -- leasehold_token(last, now) → the next token: grows also over lost data and clocks that go back
-create or replace function {schema}.leasehold_token(p_last bigint, p_now timestamptz) returns bigint language plpgsql immutable as $leasehold$
+create or replace function {schema}.leasehold_token(p_last bigint, p_now timestamptz) returns bigint language plpgsql immutable set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   return greatest(p_last + 1, (date_part('epoch', p_now) * 1000000)::bigint);
 end $leasehold$;
 
 -- leasehold_trim(key)   Eight slots of a key are kept for reuse. Those of a longer line are given back.
-create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_token bigint;
 begin
@@ -85,7 +85,7 @@ end $leasehold$;
 
 -- leasehold_clear(key, now)   Drops what expired. Renewals take no lock on the key, only on their row, so this is
 -- where the two meet: after it, whatever still has an owner is held.
-create or replace function {schema}.leasehold_clear(p_key text, p_now timestamptz) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_clear(p_key text, p_now timestamptz) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_announced boolean;
   v_slot integer;
@@ -108,7 +108,7 @@ end $leasehold$;
 -- Hands the lease to the head of the line while there is room: no second question, no race with newcomers. For as long
 -- as a place lasts: a waiter that died must not block the others for a whole ttl. Stops before `before`, who is asking
 -- right now and gets more than a hand-over.
-create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz, p_before text) returns boolean language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz, p_before text) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_head {schema}.leasehold_leases;
   v_held bigint;
@@ -143,7 +143,7 @@ begin
 end $leasehold$;
 
 -- leasehold_evict(key)   Takes the lease away from everybody who holds it, and tells them.
-create or replace function {schema}.leasehold_evict(p_key text) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_evict(p_key text) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_holder record;
 begin
@@ -165,7 +165,7 @@ end $leasehold$;
 
 -- leasehold_sweep()   Forgets keys that nobody holds or waits for, oldest first, as part of normal work. Never waits:
 -- a key that is being decided about is not idle. One sweep at a time, or they would queue up for the fence.
-create or replace function {schema}.leasehold_sweep() returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_sweep() returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_key text;

@@ -2,7 +2,7 @@
 
 -- leasehold_views(from, to, waiting) → [[key, owner, weight, capacity, token, ttlMs, sinceMs, value, line], …]
 -- Holders, or those who wait, of all keys from ≤ key < to in byte order: a range of the index, whatever the keys contain.
-create or replace function {schema}.leasehold_views(p_from text, p_to text, p_waiting boolean) returns json language sql
+create or replace function {schema}.leasehold_views(p_from text, p_to text, p_waiting boolean) returns json language sql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
   with clock as materialized (select clock_timestamp() as now),
   live as (
@@ -17,7 +17,17 @@ set enable_seqscan = off set jit = off as $leasehold$
 $leasehold$;
 
 -- leasehold_inspect(key) → [holders, those who wait in their order], both as leasehold_views shows them
-create or replace function {schema}.leasehold_inspect(p_key text) returns json language sql as $leasehold$
+create or replace function {schema}.leasehold_inspect(p_key text) returns json language sql set search_path = pg_catalog, pg_temp as $leasehold$
   select json_build_array(
     {schema}.leasehold_views(p_key, p_key || chr(1), false), {schema}.leasehold_views(p_key, p_key || chr(1), true))
+$leasehold$;
+
+-- leasehold_installed() → what this schema is: leasehold_meta as JSON
+create or replace function {schema}.leasehold_installed() returns json language sql set search_path = pg_catalog, pg_temp as $leasehold$
+  select row_to_json(m) from {schema}.leasehold_meta m where id = 1
+$leasehold$;
+
+-- leasehold_now() → the server's time in epoch milliseconds
+create or replace function {schema}.leasehold_now() returns double precision language sql set search_path = pg_catalog, pg_temp as $leasehold$
+  select date_part('epoch', clock_timestamp()) * 1000
 $leasehold$;

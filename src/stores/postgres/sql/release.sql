@@ -2,7 +2,7 @@
 
 -- leasehold_end(key, owner) → null: it was not theirs | 1 they held it, 2 they waited for it; + 4: another holds it now
 -- Never anybody else's. Then lets the next in.
-create or replace function {schema}.leasehold_end(p_key text, p_owner text) returns integer language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_end(p_key text, p_owner text) returns integer language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_slot integer;
@@ -31,7 +31,7 @@ begin
 end $leasehold$;
 
 -- leasehold_release_one(key, owner) → 1 released | 0 gone | 2 the key could not be locked
-create or replace function {schema}.leasehold_release_one(p_key text, p_owner text) returns integer language plpgsql
+create or replace function {schema}.leasehold_release_one(p_key text, p_owner text) returns integer language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_was integer;
@@ -51,7 +51,7 @@ begin
 end $leasehold$;
 
 -- leasehold_release([{key, owner}]) → [1 released | 0 gone | 2 the key could not be locked], in order
-create or replace function {schema}.leasehold_release(p_leases json) returns json language plpgsql
+create or replace function {schema}.leasehold_release(p_leases json) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_leases);
@@ -77,7 +77,7 @@ begin
 end $leasehold$;
 
 -- leasehold_revoke(key) → the holders that were cut off, as leasehold_views shows them
-create or replace function {schema}.leasehold_revoke(p_key text) returns json language plpgsql
+create or replace function {schema}.leasehold_revoke(p_key text) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_now timestamptz;

@@ -5,7 +5,7 @@
 -- open transaction that asks in SQL cannot starve them. The row itself settles who came first: after waiting for it, the
 -- condition is judged anew.
 create or replace function {schema}.leasehold_extend(p_key text, p_owner text, p_ttl_ms double precision, p_value text)
-returns boolean language plpgsql as $leasehold$
+returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   update {schema}.leasehold_leases
   set expires_at = greatest(expires_at, clock_timestamp() + p_ttl_ms * interval '1 millisecond'), value = coalesce(p_value, value)
@@ -20,7 +20,7 @@ begin
 end $leasehold$;
 
 -- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
-create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql
+create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_answers integer[] := array_fill(0, array[json_array_length(p_renewals)]);

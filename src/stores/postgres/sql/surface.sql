@@ -5,7 +5,7 @@
 -- Refused, and asking again within five seconds: the holder stands in line, and is not passed by those who came later.
 create or replace function {schema}.acquire_lock(
   p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer default 30, p_metadata jsonb default '{}'
-) returns boolean language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 begin
   if p_lock_name is null or p_lock_name = '' or p_holder_id is null or p_holder_id = '' then
     raise exception 'acquire_lock takes a name and a holder' using errcode = 'invalid_parameter_value';
@@ -24,7 +24,7 @@ end $leasehold$;
 
 -- release_lock(name, holder) → true: it was held until now. A place in line is given up as well.
 create or replace function {schema}.release_lock(p_lock_name character varying, p_holder_id character varying)
-returns boolean language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 begin
   if {schema}.leasehold_lock(array['lock:' || p_lock_name]) <> '{}' then
     raise exception 'an open transaction is deciding about "%"', p_lock_name using errcode = 'lock_not_available';
@@ -33,7 +33,7 @@ begin
 end $leasehold$;
 
 -- leasehold_metadata(value) → the same as JSONB; what JSONB cannot hold (a NUL character) as a string of its text
-create or replace function {schema}.leasehold_metadata(p_value text) returns jsonb language plpgsql immutable as $leasehold$
+create or replace function {schema}.leasehold_metadata(p_value text) returns jsonb language plpgsql immutable set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   return coalesce(p_value::jsonb, '{}');
 exception when others then
@@ -49,7 +49,7 @@ where key >= 'lock:' and key < 'lock;' and owner is not null and not waiting and
   and expires_at > clock_timestamp();
 
 -- Writing past the functions would bypass the line and tell nobody.
-create or replace function {schema}.leasehold_locks_write() returns trigger language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_locks_write() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   if tg_op = 'DELETE' then
     perform {schema}.release_lock(old.lock_name::varchar, old.holder_id::varchar);
@@ -61,7 +61,3 @@ end $leasehold$;
 drop trigger if exists leasehold_locks_write on {schema}.distributed_locks;
 create trigger leasehold_locks_write instead of insert or update or delete on {schema}.distributed_locks
 for each row execute function {schema}.leasehold_locks_write();
-
-comment on function {schema}.acquire_lock(character varying, character varying, integer, jsonb) is 'leasehold';
-comment on function {schema}.release_lock(character varying, character varying) is 'leasehold';
-comment on view {schema}.distributed_locks is 'leasehold';

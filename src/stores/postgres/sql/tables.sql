@@ -18,7 +18,9 @@ create table if not exists {schema}.leasehold_meta (
   version integer not null,
   serves integer not null,
   fence bigint not null,
-  script text not null
+  script text not null,
+  -- Whether the functions run with the rights of their owner. Only `migrate` with that option changes it.
+  definer boolean not null default false
 ) with (fillfactor = 10);
 
 -- A row is a slot of a key: somebody holds it, somebody waits in it, or it is free (`owner` is null) for the next.
@@ -55,6 +57,10 @@ begin
   if not exists (select from pg_attribute where attrelid = {leasesText}::regclass and attname = 'ear') then
     alter table {schema}.leasehold_leases add column ear text;
   end if;
+  -- Added in version 3.
+  if not exists (select from pg_attribute where attrelid = {metaText}::regclass and attname = 'definer') then
+    alter table {schema}.leasehold_meta add column definer boolean not null default false;
+  end if;
 end $leasehold$;
 
 create index if not exists leasehold_leases_look_at on {schema}.leasehold_leases (look_at);
@@ -87,15 +93,19 @@ create table if not exists {schema}.leasehold_guards (
   seen_at timestamptz not null
 ) with (fillfactor = 70);
 
--- Functions of an earlier version may have had other arguments or results, which CREATE OR REPLACE does not change.
+-- Functions of an earlier version may have had other arguments or results, which CREATE OR REPLACE does not change. They are
+-- kept if they have not: whoever is inside one of them right now calls the others by number.
 do $leasehold$
 declare
   v_function regprocedure;
 begin
+  if not exists (select from {schema}.leasehold_meta where version < 3) then
+    return;
+  end if;
+  drop view if exists {schema}.distributed_locks;
   for v_function in
     select p.oid from pg_proc p join pg_namespace n on n.oid = pronamespace
-    where nspname = {schemaText} and starts_with(proname, 'leasehold_')
-      and not exists (select from pg_depend where refclassid = 'pg_proc'::regclass and refobjid = p.oid)
+    where nspname = {schemaText} and starts_with(proname, 'leasehold_') and obj_description(p.oid, 'pg_proc') = 'leasehold'
   loop
     execute format('drop function %s', v_function);
   end loop;
