@@ -139,10 +139,26 @@ class Postgres implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
-    const asked = renewals.map(({ key, owner, ttlMs, value }) => ({ key, owner, ttl: ttlMs, value }))
-    const answers = await this.#ask<number[]>('renew', sqlJson(asked))
-    return answers.map((ours, i) =>
-      ours ? { outcome: 'ours', ttlMs: (renewals[i] as Renewal).ttlMs } : { outcome: 'gone' },
+    const answers = await this.#extend(renewals)
+    const renewed: Renewed[] = []
+    for (const [i, renewal] of renewals.entries()) {
+      // Somebody was writing to its row. A batch does not wait for rows; a renewal that is alone may.
+      renewed.push(
+        answers[i] === 2
+          ? await this.#extend([renewal]).then(
+              ([answer]) => renewedOf(answer, renewal),
+              (error: unknown) => ({ outcome: 'unknown', error }),
+            )
+          : renewedOf(answers[i], renewal),
+      )
+    }
+    return renewed
+  }
+
+  #extend(renewals: readonly Renewal[]): Promise<number[]> {
+    return this.#ask(
+      'renew',
+      sqlJson(renewals.map(({ key, owner, ttlMs, value }) => ({ key, owner, ttl: ttlMs, value }))),
     )
   }
 
@@ -286,6 +302,10 @@ function holderOf([key, owner, weight, capacity, token, ttlMs, heldMs, value, wa
 
 function waiterOf([key, owner, weight, capacity, , , waitedMs, value]: View): WaiterView {
   return { key, owner, weight, capacity, waitedMs, value: value ?? undefined }
+}
+
+function renewedOf(answer: number | undefined, { ttlMs }: Renewal): Renewed {
+  return answer ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
 }
 
 function stuck(key: string): StoreUnavailableError {

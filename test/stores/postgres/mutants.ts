@@ -24,8 +24,8 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'renew',
-        find: 'where key = p_key and owner = p_owner',
-        replace: 'where key = p_key and owner is not null',
+        find: 'where key = p_key and owner = p_owner and not waiting and expires_at',
+        replace: 'where key = p_key and owner is not null and not waiting and expires_at',
       },
     ],
     caughtBy: "a stranger's renewal is gone and prolongs nothing",

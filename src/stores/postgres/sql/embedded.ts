@@ -588,7 +588,7 @@ begin
   for v_holder in
     with cut as (
       select slot, owner, announce from {schema}.leasehold_leases
-      where key = p_key and owner is not null and not waiting for update
+      where key = p_key and owner is not null and not waiting order by slot for update
     )
     update {schema}.leasehold_leases l set owner = null, value = null
     from cut where l.key = p_key and l.slot = cut.slot
@@ -727,18 +727,24 @@ create or replace function {schema}.leasehold_release(p_leases json) returns jso
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_leases);
-  v_answers integer[] := '{}';
+  v_answers integer[] := array_fill(0, array[json_array_length(p_leases)]);
   v_was integer;
   v_handed boolean := false;
   v_setting text;
   l record;
 begin
-  for l in select * from json_to_recordset(p_leases) as (key text, owner text) loop
+  for l in
+    select * from rows from (
+      json_to_recordset(p_leases) as (key text, owner text)
+    ) with ordinality as x (key, owner, n)
+    -- Rows are written in the order of their keys by everybody who writes several.
+    order by key collate "C", n
+  loop
     if hashtext(l.key) = any (v_blocked) then
-      v_answers := v_answers || 2;
+      v_answers[l.n] := 2;
     else
       v_was := {schema}.leasehold_end(l.key, l.owner);
-      v_answers := v_answers || (v_was is not null)::integer;
+      v_answers[l.n] := (v_was is not null)::integer;
       v_handed := v_handed or coalesce(v_was > 4, false);
     end if;
   end loop;
@@ -789,21 +795,26 @@ begin
   return true;
 end $leasehold$;
 
--- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
+-- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone | 2 somebody is writing to its row: renew it alone], in order
+-- A transaction that renews several leases never waits for a row: it would hold the rows before it meanwhile, and whoever
+-- it waits for may want one of those. Only a renewal that is alone waits.
 create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
-  v_answers integer[] := array_fill(0, array[json_array_length(p_renewals)]);
+  v_answers integer[] := '{}';
+  v_alone boolean := json_array_length(p_renewals) = 1;
   r record;
 begin
-  for r in
-    select * from rows from (
-      json_to_recordset(p_renewals) as (key text, owner text, ttl double precision, value text)
-    ) with ordinality as x (key, owner, ttl, value, n)
-    -- Two calls with the same rows cannot wait for each other.
-    order by key collate "C", owner collate "C"
-  loop
-    v_answers[r.n] := {schema}.leasehold_extend(r.key, r.owner, r.ttl, r.value)::integer;
+  for r in select * from json_to_recordset(p_renewals) as (key text, owner text, ttl double precision, value text) loop
+    if not v_alone then
+      perform from {schema}.leasehold_leases where key = r.key and owner = r.owner and not waiting for update skip locked;
+    end if;
+    if v_alone or found then
+      v_answers := v_answers || {schema}.leasehold_extend(r.key, r.owner, r.ttl, r.value)::integer;
+    else
+      v_answers := v_answers || (select count(*)::integer * 2 from {schema}.leasehold_leases
+                                 where key = r.key and owner = r.owner and not waiting);
+    end if;
   end loop;
   return array_to_json(v_answers);
 end $leasehold$;

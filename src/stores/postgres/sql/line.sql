@@ -150,7 +150,7 @@ begin
   for v_holder in
     with cut as (
       select slot, owner, announce from {schema}.leasehold_leases
-      where key = p_key and owner is not null and not waiting for update
+      where key = p_key and owner is not null and not waiting order by slot for update
     )
     update {schema}.leasehold_leases l set owner = null, value = null
     from cut where l.key = p_key and l.slot = cut.slot

@@ -55,18 +55,24 @@ create or replace function {schema}.leasehold_release(p_leases json) returns jso
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_leases);
-  v_answers integer[] := '{}';
+  v_answers integer[] := array_fill(0, array[json_array_length(p_leases)]);
   v_was integer;
   v_handed boolean := false;
   v_setting text;
   l record;
 begin
-  for l in select * from json_to_recordset(p_leases) as (key text, owner text) loop
+  for l in
+    select * from rows from (
+      json_to_recordset(p_leases) as (key text, owner text)
+    ) with ordinality as x (key, owner, n)
+    -- Rows are written in the order of their keys by everybody who writes several.
+    order by key collate "C", n
+  loop
     if hashtext(l.key) = any (v_blocked) then
-      v_answers := v_answers || 2;
+      v_answers[l.n] := 2;
     else
       v_was := {schema}.leasehold_end(l.key, l.owner);
-      v_answers := v_answers || (v_was is not null)::integer;
+      v_answers[l.n] := (v_was is not null)::integer;
       v_handed := v_handed or coalesce(v_was > 4, false);
     end if;
   end loop;
