@@ -17,7 +17,9 @@ import type {
   Watch,
 } from '../../store.js'
 import { Bell } from './bell.js'
+import { Coalescer } from './coalescer.js'
 import type { Database } from './database.js'
+import { type Dedicated, NotConnectedError } from './dedicated.js'
 import { explain, isBroken } from './explain.js'
 import { sqlBoolean, sqlInteger, sqlJson, sqlNumber, sqlText } from './literals.js'
 import { checkSchema, migrateDatabase, type Names, namesOf, type Sources, sources } from './migrate.js'
@@ -32,6 +34,12 @@ export interface PostgresOptions {
   /** Keep one connection that listens, to be woken when a lock is handed over. Without it whoever waits asks again and again. */
   listen?: boolean
 }
+
+/**
+ * For how long a call on our own connection waits for a lock of somebody who is deciding. Longer, and heartbeats behind it
+ * would be late; calls usually take a few milliseconds.
+ */
+const PATIENCE_APART_MS = 250
 
 /** What the server's B-tree takes of a key, with room to spare. */
 const MOST_BYTES_OF_A_KEY = 2_000
@@ -58,16 +66,20 @@ class Postgres implements Store {
   readonly #database: Database
   readonly #names: Names
   readonly #files: Sources
-  /** What goes before each question. */
+  /** What goes before each call. */
   readonly #preamble: string
+  readonly #preambleApart: string
+  readonly #dedicated: Dedicated
+  readonly #renewals: Coalescer<Renewal, Renewed>
+  readonly #releases: Coalescer<Lease, Released>
   readonly #functions: string
   readonly #migrate: boolean
   readonly #close: () => Promise<void>
   readonly #bell: Bell | undefined
   readonly #doubters = new Set<() => void>()
-  readonly #releasing = new Map<string, Promise<Released[]>>()
   readonly #unhook: () => void
   #checked: Promise<void> | true | undefined
+  #closing: Promise<void> | undefined
   /** A connection broke; the next answer shows that there is a new one. */
   #shaken = false
 
@@ -77,8 +89,15 @@ class Postgres implements Store {
     this.#database = database
     this.#names = namesOf(schema)
     this.#files = files
-    const limits = { timeoutMs: Math.ceil(this.timeoutMs), lockTimeoutMs: Math.ceil(this.timeoutMs / 2) }
-    this.#preamble = this.#names.fill(files.call.replace(/^--.*\n/gm, ''), { ...limits, question: '' })
+    const call = files.call.replace(/^--.*\n/gm, '')
+    const timeoutMs = Math.ceil(this.timeoutMs)
+    const preamble = (lockMs: number): string =>
+      this.#names.fill(call, { timeoutMs, lockTimeoutMs: Math.ceil(lockMs), question: '' })
+    this.#preamble = preamble(this.timeoutMs / 2)
+    this.#preambleApart = preamble(Math.min(this.timeoutMs / 2, PATIENCE_APART_MS))
+    this.#dedicated = database.dedicated(this.timeoutMs)
+    this.#renewals = new Coalescer((renewals) => this.#renew(renewals), this.maxBatch)
+    this.#releases = new Coalescer((leases) => this.#release(leases), this.maxBatch)
     this.#functions = this.#names.fill('{schema}.leasehold_')
     this.#migrate = migrate
     this.#close = close
@@ -138,7 +157,11 @@ class Postgres implements Store {
     return answers.map((answer, i) => this.#answerOf(answer, claims[i] as Claim))
   }
 
-  async renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
+  renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
+    return this.#renewals.ask(renewals)
+  }
+
+  async #renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
     const answers = await this.#extend(renewals)
     const renewed: Renewed[] = []
     for (const [i, renewal] of renewals.entries()) {
@@ -156,39 +179,38 @@ class Postgres implements Store {
   }
 
   #extend(renewals: readonly Renewal[]): Promise<number[]> {
-    return this.#ask(
-      'renew',
-      sqlJson(renewals.map(({ key, owner, ttlMs, value }) => ({ key, owner, ttl: ttlMs, value }))),
-    )
+    const items = renewals.map(({ key, owner, ttlMs, value }) => ({ key, owner, ttl: ttlMs, value }))
+    return this.#askApart(true, 'renew', sqlJson(items))
   }
 
   /**
-   * Two releases of one lease may be under way at once: the holder's own, and one that takes back what a late answer
-   * told of. On two connections the second could overtake the first, whose caller would then hear that it had lost the
-   * lock. So they go one after the other.
+   * One call at a time, whoever asks: of two releases of one lease under way at once (the holder's own, and one that takes
+   * back what a late answer told of) the second could otherwise overtake the first, whose caller would then hear that it
+   * had lost the lock.
    */
-  async release(leases: readonly Lease[]): Promise<Released[]> {
-    const ids = leases.map(({ key, owner }) => `${owner} ${key}`)
-    const before = ids.map((id) => this.#releasing.get(id)).filter((call) => call !== undefined)
-    const call = before.length > 0 ? Promise.allSettled(before).then(() => this.#end(leases)) : this.#end(leases)
-    for (const id of ids) this.#releasing.set(id, call)
-    try {
-      return await call
-    } finally {
-      for (const id of ids) if (this.#releasing.get(id) === call) this.#releasing.delete(id)
-    }
+  release(leases: readonly Lease[]): Promise<Released[]> {
+    return this.#releases.ask(leases)
   }
 
-  async #end(leases: readonly Lease[]): Promise<Released[]> {
-    const [first] = leases
-    const answers =
-      leases.length === 1 && first
-        ? [await this.#ask<number>('release_one', sqlText(first.key), sqlText(first.owner))]
-        : await this.#ask<number[]>('release', sqlJson(leases.map(({ key, owner }) => ({ key, owner }))))
+  async #release(leases: readonly Lease[]): Promise<Released[]> {
+    const answers = await this.#end(leases, (name, args) => this.#askApart(false, name, args))
+    const stuckOnes = leases.filter((_, i) => answers[i] === 2)
+    if (stuckOnes.length > 0) {
+      // Waiting for a key there would hold up heartbeats.
+      const retried = await this.#end(stuckOnes, (name, args) => this.#ask(name, args)).catch(() => [])
+      for (const [i, lease] of stuckOnes.entries()) answers[leases.indexOf(lease)] = retried[i] ?? 2
+    }
     return answers.map((answer, i) => {
       if (answer === 2) return { outcome: 'unknown', error: stuck((leases[i] as Lease).key) }
       return { outcome: answer ? 'released' : 'gone' }
     })
+  }
+
+  async #end(leases: readonly Lease[], ask: <T>(name: string, args: string) => Promise<T>): Promise<number[]> {
+    const [first] = leases
+    if (leases.length === 1 && first)
+      return [await ask<number>('release_one', `${sqlText(first.key)}, ${sqlText(first.owner)}`)]
+    return ask('release', sqlJson(leases.map(({ key, owner }) => ({ key, owner }))))
   }
 
   onDoubt(listener: () => void): () => void {
@@ -232,10 +254,13 @@ class Postgres implements Store {
     return this.#ask<number>('now')
   }
 
-  async close(): Promise<void> {
-    this.#unhook()
-    await this.#bell?.close()
-    await this.#close()
+  close(): Promise<void> {
+    this.#closing ??= (async () => {
+      this.#unhook()
+      await Promise.all([this.#bell?.close(), this.#dedicated.close()])
+      await this.#close()
+    })()
+    return this.#closing
   }
 
   /** Where those who wait by this store are told that they were let in. */
@@ -244,24 +269,40 @@ class Postgres implements Store {
   }
 
   #answerOf(answer: AcquireAnswer, { key, owner }: Claim): Answer {
-    if (answer[0] === 1) return { granted: true, owner, token: BigInt(answer[1]), ttlMs: answer[2] }
+    if (answer[0] === 1) {
+      this.#dedicated.warm()
+      return { granted: true, owner, token: BigInt(answer[1]), ttlMs: answer[2] }
+    }
     if (answer[0] === 2) return { granted: 'unknown', error: stuck(key) }
     const [, ahead, holder, ttlMs, token, value] = answer
     if (typeof holder !== 'string') return { granted: false, ahead }
     return { granted: false, ahead, blocker: { owner: holder, ttlMs, token: BigInt(token), value: value ?? undefined } }
   }
 
-  /** Calls leasehold_<name>. */
-  async #ask<T>(name: string, ...args: string[]): Promise<T> {
-    return JSON.parse(await this.#run(`${this.#functions}${name}(${args.join(', ')})::pg_catalog.text`)) as T
+  /** Calls leasehold_<name> on a connection of the user's pool. */
+  #ask<T>(name: string, ...args: string[]): Promise<T> {
+    return this.#run(name, args.join(', '), (call) => this.#database.run(this.#preamble + call, this.timeoutMs))
   }
 
-  async #run(question: string): Promise<string> {
+  /**
+   * Calls leasehold_<name> on the connection of our own: the user's may all be busy with work that the locks are for. Only
+   * if it cannot be opened, for lack of connections perhaps, the user's pool has to do.
+   */
+  #askApart<T>(urgent: boolean, name: string, args: string): Promise<T> {
+    return this.#run(name, args, (call) =>
+      this.#dedicated.run(this.#preambleApart + call, this.timeoutMs, { urgent }).catch((error: unknown) => {
+        if (!(error instanceof NotConnectedError)) throw error
+        return this.#database.run(this.#preamble + call, this.timeoutMs)
+      }),
+    )
+  }
+
+  async #run<T>(name: string, args: string, run: (call: string) => Promise<string | undefined>): Promise<T> {
     try {
       if (this.#checked !== true) await this.#check()
-      const answer = await this.#database.run(this.#preamble + question, this.timeoutMs)
+      const answer = await run(`${this.#functions}${name}(${args})::pg_catalog.text`)
       if (this.#shaken) this.#doubt()
-      return answer as string
+      return JSON.parse(answer as string) as T
     } catch (error) {
       if (isBroken(error)) this.#shaken = true
       throw explain(error, this.#names)
