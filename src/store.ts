@@ -23,7 +23,10 @@ export type Awaitable<T> = T | Promise<T>
 export interface Claim {
   /** `<kind>:<name>`, such as `lock:order:7` or `semaphore:api`. Kinds are words; names may hold anything but NUL. */
   key: string
-  /** Who asks. Unique per acquisition; the same owner asking again gets its own grant again, with the same token. */
+  /**
+   * Who asks. The same owner asking again gets its own grant again, with the same token and the value it has by now: the
+   * reply to the first request may have been lost, and a request that arrives late must not undo what came after it.
+   */
   owner: string
   /** How much of the capacity is wanted, 1 to `capacity`. */
   weight: number
@@ -66,6 +69,12 @@ export interface Refusal {
   granted: false
   /** How many places in line are before ours, or before anyone who came now. */
   ahead?: number | undefined
+  /**
+   * The largest token that the store has granted so far, for this key or for any. A `granted` event with a token that is
+   * not larger is news from before this refusal, and its lease may have ended. Absent: `granted` events are only hints,
+   * and the core asks again.
+   */
+  newest?: bigint | undefined
   /** One of those who hold it now, and so are in the way. */
   blocker?: Blocker | undefined
 }
@@ -89,22 +98,44 @@ export interface Failure {
 
 export type Answer = Grant | Refusal | Failure
 
-/** What identifies a grant or a place in line. */
+/** What identifies a grant or a queue entry. */
 export interface Lease {
   key: string
   owner: string
+  /**
+   * The token of the grant. A grant of the same owner with another token is left alone and answered `gone`: the owner may
+   * have been granted the key anew since, and a clean-up that arrives late must not end that. Absent: not known.
+   */
+  token?: bigint | undefined
 }
 
-/** Ask for more time for a grant. */
+/** Ask for more time for a grant, or for a queue entry. */
 export interface Renewal extends Lease {
   /** From now on. Never shortens: a renewal that arrives late must not take away what a later one gave. */
   ttlMs: number
   /** Replace the value kept beside the lease, and tell everyone who watches the key (`changed`). */
   value?: string | undefined
+  /**
+   * Keep this owner's queue entry alive for `ttlMs` instead of a grant. If the owner was granted the key meanwhile, the
+   * grant is left as it is, and answered `granted`. Only sent to a store whose `features.line` is true.
+   */
+  queued?: boolean | undefined
 }
 
-/** `gone` is certain: expired, taken or never there. Renewal never creates. `unknown` changes nothing. */
-export type Renewed = { outcome: 'ours'; ttlMs: number } | { outcome: 'gone' } | { outcome: 'unknown'; error: unknown }
+/**
+ * `gone` is certain: expired, taken or never there. Renewal never creates. `unknown` changes nothing.
+ *
+ * For a queue entry: `waiting`, `granted` with what is left of the lease, or `gone`: the waiter then asks again. `ahead` is 0
+ * for the first, else 1 or more, exact only where that costs nothing; `newest` as in a refusal. `blockedMs`, for the first:
+ * 0 if it would be granted now (holders expired, or a notification was lost), else when the next lease of this key ends by
+ * itself. The waiter asks then, and not before; without it the first asks with every heartbeat.
+ */
+export type Renewed =
+  | { outcome: 'ours'; ttlMs: number }
+  | { outcome: 'waiting'; ahead: number; newest?: bigint | undefined; blockedMs?: number | undefined }
+  | { outcome: 'granted'; token: bigint; ttlMs: number }
+  | { outcome: 'gone' }
+  | { outcome: 'unknown'; error: unknown }
 
 /**
  * `released`: it was ours until now. `gone`: it was not (any more). `awaited`, of use where there is no line: others listen
@@ -123,13 +154,11 @@ export type Released =
  * - `freed`: this waiter is first in line and there is room; or, without an owner, whoever waits may ask.
  * - `changed`: an announced lease began, changed its value or ended. For those who look; whoever waits to be next is told
  *   by `granted` or `freed` besides.
- * - `revoked`: this owner's lease was taken away by `revoke` or `steal`.
  */
 export type StoreEvent =
   | { type: 'granted'; owner: string; token: bigint; ttlMs: number }
   | { type: 'freed'; owner?: string | undefined }
   | { type: 'changed' }
-  | { type: 'revoked'; owner: string }
 
 /** A subscription to one key. */
 export interface Watch {
@@ -231,8 +260,6 @@ export interface Store {
   readonly immediate?: boolean | undefined
   /** Honours `blockMs`. Such claims travel alone, since their answer may take as long. */
   readonly blocks?: boolean | undefined
-  /** Watching costs next to nothing (now), so the core also watches what it holds, to learn of a revocation at once. */
-  readonly watchesHeld?: boolean | undefined
 
   /** Items whose partitions differ never travel in one call. Throws `InvalidOptionError` for a key it cannot carry. */
   partition?(key: string): string | number
@@ -240,7 +267,10 @@ export interface Store {
   /** One attempt each, answered singly, in order. `atomic`: all or none. */
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Awaitable<Answer[]>
   renew(renewals: readonly Renewal[]): Awaitable<Renewed[]>
-  /** Ends a grant, a place in line or a question still open (`blockMs`), whichever there is. Never anyone else's. */
+  /**
+   * With a token: ends this very grant, and nothing else. Without: whatever this owner has under the key, a grant, a queue
+   * entry or a request still open (`blockMs`). Never anyone else's.
+   */
   release(leases: readonly Lease[]): Awaitable<Released[]>
 
   /**
@@ -253,8 +283,16 @@ export interface Store {
    * nothing, and is live from the start.
    */
   hearsGrants?(): boolean
-  /** Be told when leases may have been lost without notice (a reconnect): the core then renews all of them at once. */
-  onDoubt?(listener: () => void): () => void
+  /**
+   * Be told of leases that were taken away by `revoke`, `steal` or somebody's hand in the store. One subscription for all
+   * that this process holds; the core opens it with the first lock. A hint like every event: the renewal finds out too.
+   */
+  watchRevoked?(listener: (lease: Lease) => void): Watch
+  /**
+   * Be told when leases may have been lost without notice (a reconnect): the core then renews them at once. `affected`
+   * tells which keys that concerns; absent: all.
+   */
+  onDoubt?(listener: (affected?: (key: string) => boolean) => void): () => void
 
   /** All holders of keys that begin with this prefix. */
   holders?(prefix: string): Awaitable<HolderView[]>
@@ -267,6 +305,9 @@ export interface Store {
   take?(requests: readonly TakeRequest[]): Awaitable<(TakeAnswer | Failure)[]>
   /** The store's own time in epoch milliseconds. */
   now?(): Awaitable<number>
+
+  /** Why calls are not answered right now, as far as the store knows: the last connection error. For messages. */
+  outage?(): unknown
 
   /** Closes what the store itself opened, never a client it was given. */
   close(): Promise<void>

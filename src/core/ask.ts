@@ -21,9 +21,11 @@ export interface Ask {
   /** Instead of a new identity for each acquisition. */
   owner?: string | undefined
   announce?: boolean | undefined
-  /** Stand in the store's own line from the start, so that turns come in the order of asking across all processes. */
-  inStoreLine?: boolean | undefined
+  /** Enter the store's queue from the start and in the order of asking: turns come in that order across all processes. */
+  queueInStore?: boolean | undefined
   steal?: boolean | undefined
+  /** When the caller began to wait, if that was before this request was made: `waitedMs` counts from here. */
+  since?: number | undefined
   /** Sees each refusal while waiting. True: that is enough, end the wait with `WaitEnded`. */
   onRefusal?: ((refusal: Refusal) => boolean) | undefined
 }

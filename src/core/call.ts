@@ -1,6 +1,5 @@
-import { StoreUnavailableError } from '../errors.js'
-import { formatDuration } from '../kit/duration.js'
 import type { Courier } from './courier.js'
+import { guarded } from './guarded.js'
 import { Timed, type Timers } from './timers.js'
 
 /** A question that is out. Settled once: by its answer, or as unknown when its time is up. */
@@ -16,26 +15,24 @@ export abstract class Call<T> extends Timed {
     this.#timers = courier.limits(inBackground)
   }
 
-  follow(answer: Promise<T>, limitMs: number): void {
+  follow(answer: PromiseLike<T>, limitMs: number): void {
     this.#limitMs = limitMs
     this.#timers.set(this, this.courier.now + limitMs, limitMs)
     answer.then(
       (value) => {
         this.#timers.clear(this)
-        if (this.#over) this.late(value)
-        else this.settle(value)
+        guarded(() => (this.#over ? this.late(value) : this.settle(value)))
       },
       (error: unknown) => {
         this.#timers.clear(this)
-        if (!this.#over) this.settle(this.unknown(this.courier.explain(error)))
+        if (!this.#over) guarded(() => this.settle(this.unknown(this.courier.explain(error))))
       },
     )
   }
 
   override due(): void {
     this.#over = true
-    const silence = `${this.courier.store.name} did not answer within ${formatDuration(this.#limitMs)}`
-    this.settle(this.unknown(new StoreUnavailableError(silence)))
+    this.settle(this.unknown(this.courier.silence(this.#limitMs)))
   }
 
   protected abstract settle(answer: T): void

@@ -1,3 +1,5 @@
+import { getEventListeners } from 'node:events'
+
 /** Those who wait with one signal. */
 class Audience {
   readonly #signal: AbortSignal
@@ -37,4 +39,17 @@ export function onAbort(signal: AbortSignal, cancel: () => void): () => void {
   const joined = audience
   joined.add(cancel)
   return () => joined.remove(cancel)
+}
+
+/**
+ * Whether anybody would be told if this signal aborted: a listener, or a signal made of it by `AbortSignal.any`, which Node
+ * keeps in a private field. Asked before a signal may be garbage-collected, because nobody could be told then.
+ */
+export function isObserved(signal: AbortSignal): boolean {
+  if (getEventListeners(signal, 'abort').length > 0 || signal.onabort) return true
+  const symbol = Object.getOwnPropertySymbols(signal).find(({ description }) => description === 'kDependantSignals')
+  const dependants =
+    symbol && (signal as unknown as Record<symbol, Iterable<WeakRef<object>> | null | undefined>)[symbol]
+  for (const each of dependants ?? []) if (each.deref() !== undefined) return true
+  return false
 }

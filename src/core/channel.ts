@@ -2,6 +2,8 @@ import { StoreUnavailableError } from '../errors.js'
 import type { Awaitable } from '../store.js'
 import { Call } from './call.js'
 import type { Courier } from './courier.js'
+import { warn } from './guarded.js'
+import { isThenable } from './thenable.js'
 
 /** One kind of question. */
 interface Questions<I, O> {
@@ -60,18 +62,28 @@ class Batch<I, O> extends Call<O[]> {
   }
 
   await(answers: Awaitable<O[]>, limitMs: number): void {
-    if (answers instanceof Promise) this.follow(answers, limitMs)
+    if (isThenable(answers)) this.follow(answers, limitMs)
     else this.settle(answers)
   }
 
   protected override settle(answers: O[]): void {
     const parcels = this.#parcels
-    if (answers.length !== parcels.length) {
-      const counts = `${answers.length} of ${parcels.length} questions`
+    if (answers?.length !== parcels.length) {
+      const counts = `${answers?.length ?? 'none'} of ${parcels.length} requests`
       return this.settle(this.unknown(new StoreUnavailableError(`${this.courier.store.name} answered ${counts}`)))
     }
     this.#traffic.out -= parcels.length
-    for (let i = 0; i < parcels.length; i++) (parcels[i] as Parcel<I, O>).resolve(answers[i] as O)
+    for (let i = 0; i < parcels.length; i++) {
+      const answer =
+        answers[i] ?? this.#questions.unknown(this.courier.explain(new Error('one request was not answered')))
+      const { resolve } = parcels[i] as Parcel<I, O>
+      // One that throws must not cost the others their answers. Without a closure: this runs once per lock.
+      try {
+        resolve(answer)
+      } catch (error) {
+        warn(error)
+      }
+    }
   }
 
   protected override unknown(error: unknown): O[] {
@@ -79,7 +91,8 @@ class Batch<I, O> extends Call<O[]> {
   }
 
   protected override late(answers: O[]): void {
-    for (const [i, answer] of answers.entries()) this.#questions.late?.(this.#items[i] as I, answer)
+    if (answers?.length !== this.#items.length) return
+    for (const [i, answer] of answers.entries()) if (answer) this.#questions.late?.(this.#items[i] as I, answer)
   }
 }
 
@@ -134,10 +147,10 @@ export class Channel<I extends { key: string }, O> {
     try {
       answers = this.#questions.call(items)
     } catch (error) {
-      failure = error
+      failure = error ?? new Error('the store threw nothing')
     }
     const sent = new Batch(courier, this.#questions, batch, { items, traffic: this.#traffic })
-    if (answers) sent.await(answers, courier.store.timeoutMs + extraMs)
+    if (failure === undefined) sent.await(answers as Awaitable<O[]>, courier.store.timeoutMs + extraMs)
     else sent.fail(failure)
   }
 

@@ -14,8 +14,10 @@ import type {
   TakeAnswer,
   TakeRequest,
 } from '../store.js'
+import { formatDuration } from '../kit/duration.js'
 import { Errand } from './call.js'
 import { Channel, Traffic } from './channel.js'
+import { isThenable } from './thenable.js'
 import { Timers } from './timers.js'
 
 /** With more of them in one batch, the client would wait for the server and the server for the client, by turns. */
@@ -68,10 +70,16 @@ export class Courier {
     })
   }
 
+  #sole<T>(answers: Awaitable<T[]>): T {
+    const [answer] = answers as T[]
+    if (answer === undefined) throw new Error('one request was not answered')
+    return answer
+  }
+
   acquire(claim: Claim): Awaitable<Answer> {
     if (this.#immediate) {
       try {
-        return (this.store.acquire([claim]) as Answer[])[0] as Answer
+        return this.#sole(this.store.acquire([claim]))
       } catch (error) {
         return { granted: 'unknown', error: this.explain(error) }
       }
@@ -85,17 +93,32 @@ export class Courier {
   }
 
   /** All or none, in one call of their own. */
-  async acquireTogether(claims: Claim[]): Promise<Answer[]> {
+  acquireTogether(claims: Claim[]): Awaitable<Answer[]> {
+    return this.#acquireMany(claims, { atomic: true })
+  }
+
+  /** Each answered singly, in one call of their own, so that nothing overtakes them. */
+  acquireInOrder(claims: Claim[]): Awaitable<Answer[]> {
+    return this.#acquireMany(claims)
+  }
+
+  #acquireMany(claims: Claim[], options?: { atomic: true }): Awaitable<Answer[]> {
     const failed = (error: unknown): Answer[] => claims.map(() => ({ granted: 'unknown', error }))
-    return this.within(
-      () => this.store.acquire(claims, { atomic: true }),
-      failed,
-      (answers) => {
-        for (const [i, answer] of answers.entries()) {
-          if (answer.granted === true) this.#onStray(claims[i] as Claim, answer)
-        }
-      },
-    )
+    const complete = (answers: Answer[]): Answer[] => {
+      if (answers?.length === claims.length) return answers
+      return failed(
+        this.explain(
+          new Error(`${this.store.name} answered ${answers?.length ?? 'none'} of ${claims.length} requests`),
+        ),
+      )
+    }
+    const late = (answers: Answer[]): void => {
+      for (const [i, answer] of complete(answers).entries()) {
+        if (answer.granted === true) this.#onStray(claims[i] as Claim, answer)
+      }
+    }
+    const answers = this.within(() => this.store.acquire(claims, options), failed, late)
+    return isThenable(answers) ? answers.then(complete) : complete(answers)
   }
 
   renew(renewal: Renewal): Promise<Renewed> {
@@ -105,7 +128,7 @@ export class Courier {
   release(lease: Lease): Awaitable<Released> {
     if (this.#immediate) {
       try {
-        return (this.store.release([lease]) as Released[])[0] as Released
+        return this.#sole(this.store.release([lease]))
       } catch (error) {
         return { outcome: 'unknown', error: this.explain(error) }
       }
@@ -130,8 +153,9 @@ export class Courier {
     } catch (error) {
       return unknown(this.explain(error))
     }
-    if (!(answer instanceof Promise)) return answer
-    return new Promise<T>((resolve) => new Errand(this, resolve, unknown, late).follow(answer, this.store.timeoutMs))
+    if (!isThenable(answer)) return answer
+    const pending = answer
+    return new Promise<T>((resolve) => new Errand(this, resolve, unknown, late).follow(pending, this.store.timeoutMs))
   }
 
   /** The time limits of calls that somebody waits for, and of the others: only the first keep a process alive. */
@@ -141,6 +165,19 @@ export class Courier {
 
   get now(): number {
     return this.#world.now()
+  }
+
+  /** What to say when the store has not answered for so long: with the reason, if the store knows one. */
+  silence(ms: number): StoreUnavailableError {
+    const silence = `${this.store.name} did not answer within ${formatDuration(Math.round(ms))}`
+    let cause: unknown
+    try {
+      cause = this.store.outage?.()
+    } catch (error) {
+      cause = error
+    }
+    if (cause === undefined) return new StoreUnavailableError(silence)
+    return new StoreUnavailableError(`${silence}: ${cause instanceof Error ? cause.message : String(cause)}`, { cause })
   }
 
   explain(error: unknown): LeaseholdError {

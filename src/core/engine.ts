@@ -1,41 +1,52 @@
 import { ClosedError, type LeaseholdError, LockLostError, LockTimeoutError, UnsupportedError } from '../errors.js'
 import type { World } from '../kit/world.js'
-import type { Answer, Awaitable, Claim, Grant, Released, Store } from '../store.js'
+import type { Answer, Awaitable, Claim, Grant, HolderView, Released, Store } from '../store.js'
+import { Acquisition } from './acquisition.js'
 import type { Ask } from './ask.js'
-import { attempt } from './attempt.js'
-import { Bells } from './bells.js'
-import { CleanUp } from './clean-up.js'
+import { attempt, unlessAborted } from './attempt.js'
+import { Cleanup } from './cleanup.js'
 import { Courier } from './courier.js'
 import { Events } from './events.js'
 import { Identity } from './identity.js'
 import { type Given, Lease, driftOf } from './lease.js'
-import { Line } from './line.js'
 import { Lock, leaseOf } from './lock.js'
-import { PLACE_MS } from './patience.js'
+import { OrderedRequests } from './ordered-requests.js'
+import { QueueHeartbeat } from './queue-heartbeat.js'
+import { QUEUE_MS } from './retry-delay.js'
+import { Revocations } from './revocations.js'
+import { Subscriptions } from './subscriptions.js'
 import { Timers } from './timers.js'
-import { Waiter } from './waiter.js'
+import { WaitQueue } from './wait-queue.js'
 
 const YES: Promise<boolean> = Promise.resolve(true)
 const NO: Promise<boolean> = Promise.resolve(false)
+
+/** Leases are verified at most this often, however often a client reports trouble: a flood would only make it worse. */
+const VERIFY_EVERY_MS = 1_000
 
 /** What `createLocks` runs on: everything one instance holds and waits for, on one store. */
 export class Engine {
   readonly store: Store
   readonly world: World
   readonly courier: Courier
-  readonly cleanUp: CleanUp
+  readonly cleanup: Cleanup
   readonly events: Events = new Events()
   readonly identity: Identity
-  /** When leases are due. Every held lease is in here exactly once. */
+  /** When leases are due. */
   readonly beats: Timers
-  /** When waits end or look again. They keep the process alive: somebody awaits them. */
+  /** When waits end or ask again. They keep the process alive: somebody awaits them. */
   readonly waits: Timers
-  readonly bells: Bells
+  readonly subscriptions: Subscriptions
+  readonly revocations: Revocations
+  readonly ordered: OrderedRequests
+  readonly queueHeartbeat: QueueHeartbeat
   closingReason: ClosedError | undefined = undefined
 
-  readonly #lines = new Map<string, Line>()
+  readonly #queues = new Map<string, WaitQueue>()
+  /** What this instance believes to hold, by owner. */
+  readonly #leases = new Map<string, Lease>()
   readonly #immediate: boolean
-  /** Nobody keeps an order between processes: neither a line nor the server's own queue. */
+  /** Nobody keeps an order between processes: neither a queue nor the server's own. */
   readonly #unordered: boolean
   readonly #unsubscribe: (() => void) | undefined
   #onIdle: (() => void) | undefined
@@ -45,39 +56,44 @@ export class Engine {
     this.store = store
     this.world = world
     this.courier = new Courier(store, world, (claim, grant) => this.#stray(claim, grant))
-    this.cleanUp = new CleanUp(this.courier, world)
+    this.cleanup = new Cleanup(this.courier, world)
     this.identity = new Identity(world)
     this.beats = new Timers(world)
     this.waits = new Timers(world, true)
-    this.bells = new Bells(store, this.beats, (key, owner) => this.#find(key, owner)?.lose('revoked'))
+    const onError = (error: unknown): void => this.#subscribeFailed(error)
+    this.subscriptions = new Subscriptions(store, this.beats, onError)
+    const find = (owner: string): Lease | undefined => this.#leases.get(owner)
+    this.revocations = new Revocations(store, { timers: this.beats, world, find, onError })
+    this.ordered = new OrderedRequests(this.courier)
+    this.queueHeartbeat = QueueHeartbeat.of(store, this.courier, world)
     this.#immediate = store.immediate === true
     this.#unordered = !store.features.line && !store.blocks
-    this.#unsubscribe = store.onDoubt?.(() => this.#verifyAll())
+    this.#unsubscribe = store.onDoubt?.((affected) => this.#verify(affected))
   }
 
   /** Waits for `ask.waitMs`; rejects with `LockTimeoutError` if it stayed busy. */
   acquire(ask: Ask): Promise<Lock> {
     const refused = this.#refuseEarly(ask)
     if (refused) return refused
-    // Who takes it by force does not stand in line for it.
+    // A steal does not queue for what it takes by force.
     if (ask.waitMs === 0 || ask.steal) return this.#once(ask)
-    const claim = this.#claim(ask, PLACE_MS)
-    let line = this.#lines.size === 0 ? undefined : this.#lines.get(ask.key)
+    const claim = this.#claim(ask, QUEUE_MS)
+    let queue = this.#queues.size === 0 ? undefined : this.#queues.get(ask.key)
     let answer: Answer | undefined
-    if (!line && this.#immediate) {
+    if (!queue && this.#immediate) {
       answer = this.courier.acquire(claim) as Answer
       if (answer.granted === true && answer.decidedAt !== undefined) {
         return Promise.resolve(this.hold(ask, answer, answer.decidedAt, answer.decidedAt))
       }
     }
     const since = this.world.now()
-    if (!line) this.#lines.set(ask.key, (line = new Line(this, ask)))
-    const waiter = new Waiter(this, line, ask, claim, since)
-    line.join(waiter)
-    if (answer?.granted === false) waiter.hearFirst(answer, since)
-    else line.pump()
-    if (!waiter.asking) waiter.limitWait()
-    return waiter.promise
+    if (!queue) this.#queues.set(ask.key, (queue = new WaitQueue(this, ask)))
+    const acquisition = new Acquisition(this, queue, ask, claim, since)
+    queue.join(acquisition)
+    if (answer?.granted === false) acquisition.beginRefused(answer, since)
+    else queue.pump()
+    if (!acquisition.begun) acquisition.limitWait()
+    return acquisition.promise
   }
 
   /** One attempt. Null when busy; rejects at once when the store fails. */
@@ -92,21 +108,29 @@ export class Engine {
     return new Set(asks.map((ask) => this.store.partition?.(ask.key))).size === 1
   }
 
-  /** One attempt at all of them. Undefined if they cannot be had together right now. */
+  /** One attempt at all of them. Undefined if they cannot be had together right now. Rejects when the caller aborts. */
   async acquireTogether(asks: readonly Ask[]): Promise<Lock[] | undefined> {
-    const refused = this.#refuseEarly(asks[0] as Ask)
+    const [first] = asks as [Ask]
+    const refused = this.#refuseEarly(first)
     if (refused) return refused
     const claims = asks.map((ask) => this.#claim(ask, undefined))
     const sentAt = this.world.now()
-    const answers = await this.cleanUp.lookAfter(this.courier.acquireTogether(claims))
+    const asked = this.cleanup.track(Promise.resolve(this.courier.acquireTogether(claims)))
+    const giveBack = (answers: readonly Answer[]): void => {
+      for (const [i, answer] of answers.entries()) this.#giveBack(claims[i] as Claim, answer)
+    }
+    const answers = first.signal ? await unlessAborted(first.signal, asked, giveBack) : await asked
     const usable =
       !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
     if (usable) return asks.map((ask, i) => this.hold(ask, answers[i] as Grant, sentAt, sentAt))
-    for (const [i, answer] of answers.entries()) {
-      const owner = answer.granted === true ? answer.owner : (claims[i] as Claim).owner
-      if (answer.granted !== false) void this.cleanUp.letGo({ key: (asks[i] as Ask).key, owner })
-    }
+    giveBack(answers)
     return undefined
+  }
+
+  /** Whatever this answer may have left in the store, when nobody wants it any more. */
+  #giveBack({ key, owner, ttlMs }: Claim, answer: Answer): void {
+    if (answer.granted === true) void this.cleanup.release({ key, owner: answer.owner, token: answer.token }, ttlMs)
+    else if (answer.granted === 'unknown') void this.cleanup.release({ key, owner }, ttlMs)
   }
 
   /** Asks what a store may or may not be able to answer: to look, or to break glass. */
@@ -121,23 +145,38 @@ export class Engine {
     throw failure ?? new UnsupportedError(`${what} is not supported by the ${this.store.name} store`)
   }
 
-  /** Those in this process who wait, in no particular order between names. */
-  *waiting(): Generator<Waiter> {
-    // Whoever was just handed what it waited for may not have left the line yet.
-    for (const line of this.#lines.values()) for (const waiter of line) if (!waiter.settled) yield waiter
+  /** Break glass: ends every lease of this key. Holders in this instance know at once, whatever wake-ups the store has. */
+  async revoke(key: string): Promise<HolderView[]> {
+    const cut = await this.look('forceRelease', (store) => store.revoke?.(key))
+    for (const { owner } of cut) this.#leases.get(owner)?.lose('revoked')
+    return cut
+  }
+
+  /** The acquisitions of this process that wait, in no particular order between names. */
+  *waiting(): Generator<Acquisition> {
+    // One that was just handed its lock may not have left the queue yet.
+    for (const queue of this.#queues.values()) {
+      for (const acquisition of queue) if (!acquisition.settled) yield acquisition
+    }
   }
 
   /** A grant becomes a lock. */
-  hold(ask: Ask, grant: Given, sentAt: number, since: number, lock: Lock = this.blank(ask)): Lock {
+  hold(ask: Ask, grant: Given, sentAt: number, since: number, lock: Lock = this.preallocate(ask)): Lock {
     const lease = leaseOf(lock)
-    lease.begin(grant, sentAt)
+    const now = grant.decidedAt ?? this.world.now()
+    this.#leases.set(grant.owner, lease)
+    this.revocations.begin()
+    lease.begin(grant, sentAt, now, ask.since ?? since)
     if (this.events.has('acquired'))
-      this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: this.world.now() - since }))
+      this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: lease.waitedMs }))
+    if (this.revocations.wasRevoked(grant.owner)) lease.lose('revoked')
+    // Holders in this instance know at once, whatever wake-ups the store has.
+    if (ask.steal) for (const each of [...this.#leases.values()]) if (each.isOlderThan(lease)) each.lose('revoked')
     return lock
   }
 
   /** What a grant will make a lock of. */
-  blank(ask: Ask): Lock {
+  preallocate(ask: Ask): Lock {
     return new Lock(new Lease(this, ask))
   }
 
@@ -146,55 +185,62 @@ export class Engine {
     return sentAt + grant.ttlMs - driftOf(grant.ttlMs) <= this.world.now()
   }
 
+  /** Once per lease: a second caller gets the first one's answer. */
   release(lease: Lease): Promise<boolean> {
-    if (lease.loss) {
-      // What remains of it in the store, if anything, is in the way of others.
-      if (lease.loss.why !== 'gone' && lease.loss.why !== 'revoked') void this.cleanUp.letGo(lease)
-      return NO
-    }
-    if (!this.#immediate) return this.#giveBack(lease)
-    // A store in this process judges by the same clock, and says so itself if it is too late.
-    lease.end()
-    const answer = this.courier.release(lease) as Released
-    return this.#wasReleased(lease, answer) ? YES : NO
+    lease.releasing ??= this.#release(lease)
+    return lease.releasing
   }
 
-  /** Somebody may wait for it: so first it is sent, then everything else. If its time was over by then, it is a loss all the same. */
-  #giveBack(lease: Lease): Promise<boolean> {
+  #release(lease: Lease): Promise<boolean> {
+    if (lease.loss) {
+      // What remains of it in the store, if anything, is in the way of others.
+      const { why } = lease.loss
+      if (why !== 'gone' && why !== 'revoked' && !lease.staysInStore) void this.cleanup.release(lease, lease.ttlMs)
+      return NO
+    }
+    if (lease.staysInStore) return this.#releaseRecorded(lease)
+    if (!this.#immediate) return this.#releaseNow(lease)
+    // A store in this process judges by the same clock, and says so itself if it is too late.
+    lease.end()
+    return this.#wasReleased(lease, this.courier.release(lease) as Released) ? YES : NO
+  }
+
+  /** Sent first, because somebody may wait for it, then everything else. If its time was over by then, it is a loss all the same. */
+  #releaseNow(lease: Lease): Promise<boolean> {
     const answered = new Promise<boolean>((resolve) => {
       this.courier.giveBack(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
     })
-    lease.givenBack = answered
     lease.settle()
     if (lease.loss) return NO
     lease.end()
-    if (this.#unordered) this.bells.expect(lease.key)
+    if (this.#unordered) this.subscriptions.expectRelease(lease.key)
     return answered
   }
 
-  /** Whether we believe to hold this very grant. */
-  holds(key: string, owner: string): boolean {
-    return this.#find(key, owner) !== undefined
+  /** A record is being written, or may have been: it is not ours to erase. If it was not written, the lease runs out. */
+  async #releaseRecorded(lease: Lease): Promise<boolean> {
+    await lease.recorded()
+    if (!lease.released && !lease.loss) lease.end()
+    return false
   }
 
   retired(lease: Lease): void {
     this.beats.clear(lease)
+    if (this.#leases.get(lease.owner) !== lease) return
+    this.#leases.delete(lease.owner)
+    this.revocations.end()
     this.#onIdle?.()
   }
 
-  disbanded(line: Line): void {
-    if (this.#lines.get(line.key) === line) this.#lines.delete(line.key)
-  }
-
-  *leases(): Generator<Lease> {
-    for (const item of this.beats) if (item instanceof Lease) yield item
+  disbanded(queue: WaitQueue): void {
+    if (this.#queues.get(queue.key) === queue) this.#queues.delete(queue.key)
   }
 
   async releaseAll(): Promise<void> {
     await Promise.all(
-      [...this.leases()].map((lease) => {
-        // Whoever works under it did not let go, and has to hear of it before another can hold it.
-        lease.tell(new LockLostError(lease.ask.name, 'released'))
+      [...this.#leases.values()].map((lease) => {
+        // Work under it did not release it, and has to be told before another can hold it.
+        if (!lease.staysInStore) lease.takeBack(new LockLostError(lease.ask.name, 'released'))
         return this.release(lease)
       }),
     )
@@ -203,18 +249,22 @@ export class Engine {
   /** No new grants; work is told to end and may do so while leases are renewed; then everything is released. */
   close(graceMs: number): Promise<void> {
     this.#closed ??= this.#close(graceMs)
+    if (graceMs === 0) this.#hurry?.()
     return this.#closed
   }
 
+  #hurry: (() => void) | undefined
+
   async #close(graceMs: number): Promise<void> {
     this.closingReason = new ClosedError('closing: locks.close() was called')
-    for (const line of [...this.#lines.values()]) for (const waiter of line) waiter.fail(this.closingReason)
-    for (const lease of [...this.leases()]) lease.tell(this.closingReason)
+    for (const queue of [...this.#queues.values()]) for (const each of queue) each.fail(this.closingReason)
+    for (const lease of [...this.#leases.values()]) lease.tell(this.closingReason)
     await this.#idle(graceMs)
     await this.releaseAll()
     // What was asked before may be answered only now, and has to be given back.
-    await this.cleanUp.finish()
-    this.bells.close()
+    await this.cleanup.finish()
+    this.subscriptions.closeAll()
+    this.revocations.close()
     this.#unsubscribe?.()
     this.waits.stop()
     this.beats.stop()
@@ -248,11 +298,11 @@ export class Engine {
 
   #wasReleased(lease: Lease, answer: Released): boolean {
     if (lease.loss) {
-      if (answer.outcome === 'unknown') void this.cleanUp.letGo(lease)
+      if (answer.outcome === 'unknown') void this.cleanup.release(lease, lease.ttlMs)
       return false
     }
     if (answer.outcome === 'released') {
-      if (answer.awaited && this.#unordered) this.bells.attend(lease.key, this.world.now())
+      if (answer.awaited && this.#unordered) this.subscriptions.attend(lease.key, this.world.now())
       if (this.events.has('released')) this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
       return true
     }
@@ -261,40 +311,49 @@ export class Engine {
       const { name, kind } = lease.ask
       const error = answer.error as LeaseholdError
       this.events.emit('error', () => ({ name, kind, doing: 'release', error }))
-      void this.cleanUp.letGo(lease)
+      void this.cleanup.release(lease, lease.ttlMs)
     }
     return false
   }
 
   /**
-   * A grant whose asker was told «unknown» long ago must not stay until its time passes. But the asker may have asked
-   * again as the same owner, and hold it by now or be about to: then it is not astray.
+   * A grant whose request was answered `unknown` long ago must not stay until its time passes. But the same owner may have
+   * asked again, and hold this very grant by now: it is then not astray. An owner that still waits may be about to be told.
    */
   #stray({ key, owner }: Claim, grant: Grant): void {
-    const waits = [...(this.#lines.get(key) ?? [])].some((waiter) => waiter.owner === owner)
-    if (!waits && !this.holds(key, grant.owner)) void this.courier.release({ key, owner: grant.owner })
+    const { token, ttlMs } = grant
+    const held = this.#leases.get(grant.owner)
+    if (held?.token === token) return
+    for (const acquisition of this.#queues.get(key) ?? []) if (acquisition.owner === owner) return acquisition.notify()
+    void this.cleanup.release({ key, owner: grant.owner, token }, ttlMs)
   }
 
-  #find(key: string, owner: string): Lease | undefined {
-    for (const lease of this.leases()) if (lease.owner === owner && lease.ask.key === key) return lease
-    return undefined
+  #verify(affected: ((key: string) => boolean) | undefined): void {
+    const now = this.world.now()
+    for (const lease of [...this.#leases.values()]) {
+      if (affected && !affected(lease.key)) continue
+      lease.verifySoon(now, VERIFY_EVERY_MS)
+    }
   }
 
-  #verifyAll(): void {
-    for (const lease of [...this.leases()]) void lease.verify()
+  #subscribeFailed(error: unknown): void {
+    const explained = this.courier.explain(error)
+    this.events.emit('error', () => ({ name: '', kind: 'lock', doing: 'acquire', error: explained }))
   }
 
   async #idle(graceMs: number): Promise<void> {
-    const busy = (): boolean => !this.leases().next().done
-    if (!busy()) return
+    const busy = (): boolean => this.#leases.size > 0
+    if (!busy() || graceMs === 0) return
     await new Promise<void>((resolve) => {
       const cancel = this.world.after(graceMs, resolve, true)
-      this.#onIdle = () => {
-        if (busy()) return
+      this.#hurry = () => {
         cancel()
         resolve()
       }
+      this.#onIdle = () => {
+        if (!busy()) this.#hurry?.()
+      }
     })
-    this.#onIdle = undefined
+    this.#onIdle = this.#hurry = undefined
   }
 }

@@ -1,7 +1,7 @@
 import { ClosedError, type LeaseholdError, LockLostError, type LossReason, StoreUnavailableError } from '../errors.js'
 import type { Grant, Renewed } from '../store.js'
 import type { Ask } from './ask.js'
-import type { Bell } from './bells.js'
+import { isObserved } from './cancel.js'
 import type { Engine } from './engine.js'
 import type { LockFacts } from './events.js'
 import type { Lock } from './lock.js'
@@ -33,27 +33,33 @@ export class Lease extends Timed {
   readonly ask: Ask
   owner = ''
   token = 0n
-  /** By the local clock. */
+  /** When this process learned of the grant, by the local clock. */
   acquiredAt = 0
+  waitedMs = 0
   ttlMs: number
   /** From here on it is not trusted, whatever the store may say later. No I/O can move it but a renewal that worked. */
   deadline: number = Number.NEGATIVE_INFINITY
   loss: LockLostError | undefined = undefined
   released = false
-  /** Settles when the store has answered that we let go of it. */
-  givenBack: Promise<boolean> | undefined = undefined
+  /** What `release` answered, or will: the store is told once. */
+  releasing: Promise<boolean> | undefined = undefined
+  /** Released by `releaseAll` or `close`, behind the back of the work under it. */
+  takenBack: LockLostError | undefined = undefined
   autoRenew: boolean
   /** Strong until the first beat, weak from then on: most locks are gone by then and never pay for it. */
   #face: Lock | WeakRef<Lock> | undefined = undefined
-  #controller: AbortController | undefined = undefined
+  /** Weak from the first heartbeat on, unless somebody listens: a lock whose signal was read may be forgotten too. */
+  #controller: AbortController | WeakRef<AbortController> | undefined = undefined
   #renewing: Promise<Renewed> | undefined = undefined
-  #bell: Bell | undefined = undefined
   #failures = 0
+  #verifiedAt: number = Number.NEGATIVE_INFINITY
   /** More time was asked for and not given yet: the next attempt asks again, also without `autoRenew`. */
   #wantsMore = false
   /** `extend` made it shorter than what the store was told, and the store never shortens: then until when it is kept there. */
   #storedUntil: number | undefined = undefined
-  /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to take back. */
+  /** `extend` made it shorter at this moment: the answer to a renewal that was sent before must not make it longer again. */
+  #shortenedAt: number = Number.NEGATIVE_INFINITY
+  /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to release. */
   #kept = false
 
   /** Nothing is held yet: `begin` says since when. Whoever waits has it made meanwhile. */
@@ -65,10 +71,11 @@ export class Lease extends Timed {
     this.autoRenew = ask.autoRenew
   }
 
-  begin(grant: Given, sentAt: number): void {
+  begin(grant: Given, sentAt: number, now: number, since: number): void {
     this.owner = grant.owner
     this.token = grant.token
-    this.acquiredAt = sentAt
+    this.acquiredAt = now
+    this.waitedMs = now - since
     const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
     this.deadline = Math.min(until, this.holdUntil)
     this.#wantsMore = grant.provisional === true
@@ -87,6 +94,21 @@ export class Lease extends Timed {
     return this.ask.maxHoldMs === undefined ? Number.POSITIVE_INFINITY : this.acquiredAt + this.ask.maxHoldMs
   }
 
+  /** Neither released nor lost, as far as has been noticed. */
+  get isHere(): boolean {
+    return !this.released && this.loss === undefined
+  }
+
+  /** A steal of the same key took this one away. */
+  isOlderThan(steal: Lease): boolean {
+    return this.ask.key === steal.ask.key && this.token < steal.token
+  }
+
+  /** A record of ours is or may be in the store under this lease: no clean-up may touch it. */
+  get staysInStore(): boolean {
+    return this.#kept
+  }
+
   /** Exact at any instant, without I/O: a timer may not have had its turn yet. */
   get held(): boolean {
     return !this.released && this.loss === undefined && this.engine.world.now(true) < this.deadline
@@ -99,13 +121,22 @@ export class Lease extends Timed {
   /** Aborts as soon as the lock can no longer be trusted. Made only when somebody asks. */
   get signal(): AbortSignal {
     this.settle()
-    if (!this.#controller) {
-      this.#controller = new AbortController()
-      const reason = this.loss ?? this.engine.closingReason
-      if (reason) this.#controller.abort(reason)
-      else this.#watchHeld()
+    let controller = this.#signalController()
+    if (!controller) {
+      this.#controller = controller = new AbortController()
+      const reason = this.loss ?? this.takenBack ?? this.#releasedReason() ?? this.engine.closingReason
+      if (reason) controller.abort(reason)
     }
-    return this.#controller.signal
+    return controller.signal
+  }
+
+  #signalController(): AbortController | undefined {
+    return this.#controller instanceof WeakRef ? this.#controller.deref() : this.#controller
+  }
+
+  /** Work that was left behind under a lock that has been released must stop too. */
+  #releasedReason(): LockLostError | undefined {
+    return this.released && !this.#kept ? new LockLostError(this.ask.name, 'released') : undefined
   }
 
   /** Takes notice of a deadline that has passed before any timer could say so. */
@@ -129,10 +160,16 @@ export class Lease extends Timed {
     if (now >= this.deadline) this.#runOut()
     else if (this.#isForgotten) this.#abandon()
     else {
-      this.#watchHeld()
       this.#letGoOfFace()
       void this.verify()
     }
+  }
+
+  /** Something may have happened to it. Not again within `everyMs`, unless that verification is still out. */
+  verifySoon(now: number, everyMs: number): void {
+    if (this.#renewing || !this.isHere || now < this.#verifiedAt + everyMs) return
+    this.#verifiedAt = now
+    void this.verify()
   }
 
   /** Whether it is still ours. Prolonged by that only if its user wants it to be: it must end when it was said to. */
@@ -168,6 +205,13 @@ export class Lease extends Timed {
     this.#schedule(this.engine.world.now())
   }
 
+  /** From now on it ends when its time has passed. */
+  stopRenewing(): void {
+    if (!this.autoRenew || !this.isHere) return
+    this.autoRenew = false
+    if (!this.#renewing) this.#schedule(this.engine.world.now())
+  }
+
   /**
    * Leaves it in the store, with this value, for `ttlMs` from now on, and looks after it no longer. Only the store can
    * tell whether it was still ours: an answer that comes after the local deadline counts, since others may have read
@@ -176,11 +220,12 @@ export class Lease extends Timed {
   async keep(value: string, ttlMs: number): Promise<Renewed> {
     while (this.#renewing) await this.#renewing
     if (this.released || this.loss) return { outcome: 'gone' }
-    const { courier, beats } = this.engine
+    const { courier, beats, cleanup, events } = this.engine
     this.#kept = true
     beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
-    // Like a heartbeat, so that there is none beside it.
-    this.#renewing = courier.renew({ key: this.ask.key, owner: this.owner, ttlMs, value })
+    const { key, owner, token } = this
+    // Like a heartbeat, so that there is none beside it. Closing waits for it.
+    this.#renewing = cleanup.track(courier.renew({ key, owner, token, ttlMs, value }))
     const answer = await this.#renewing
     this.#renewing = undefined
     if (answer.outcome === 'gone') this.lose('gone')
@@ -188,9 +233,20 @@ export class Lease extends Timed {
     else if (answer.outcome === 'unknown') this.#retrySoon(answer.error as LeaseholdError)
     else {
       this.end()
-      this.engine.events.emit('released', () => ({ ...this.facts(), heldMs: this.heldMs }))
+      events.emit('released', () => ({ ...this.facts(), heldMs: this.heldMs }))
     }
     return answer
+  }
+
+  /** Settles when no record is being written any more. */
+  async recorded(): Promise<void> {
+    while (this.#renewing) await this.#renewing
+  }
+
+  /** Stays in the store until its time passes, and is looked after no longer. */
+  leave(): void {
+    this.#kept = true
+    this.end()
   }
 
   async extend(ttlMs: number): Promise<void> {
@@ -199,6 +255,9 @@ export class Lease extends Timed {
     if (shorter < this.deadline) {
       this.#storedUntil ??= this.deadline
       this.deadline = shorter
+      this.#shortenedAt = this.engine.world.now()
+      // The timer is set for the later deadline, and a renewal that is out leaves it there.
+      if (this.#renewing) this.engine.beats.set(this, shorter, Number.POSITIVE_INFINITY)
     }
     this.ttlMs = ttlMs
     const renewed = await this.renew()
@@ -227,21 +286,31 @@ export class Lease extends Timed {
     if (this.loss) return
     this.loss = new LockLostError(this.ask.name, why, cause === undefined ? undefined : { cause })
     this.#retire()
-    this.#controller?.abort(this.loss)
+    this.#signalController()?.abort(this.loss)
     const error = this.loss
     this.engine.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, error }))
-    if (this.#storedUntil !== undefined && why !== 'gone') void this.engine.cleanUp.letGo(this)
+    const storedLonger = this.#storedUntil !== undefined && why !== 'gone' && why !== 'revoked'
+    if (storedLonger && !this.#kept) void this.engine.cleanup.release(this, this.ttlMs)
   }
 
-  /** Work should end, because the instance closes or the lease is about to be let go; it is still looked after. */
-  tell(reason: ClosedError | LockLostError): void {
-    this.#controller?.abort(reason)
+  /** Work should end, because the instance closes; it is still looked after. */
+  tell(reason: ClosedError): void {
+    this.#signalController()?.abort(reason)
+  }
+
+  /** `releaseAll` or `close` is about to release it, and the work under it did not ask for that. */
+  takeBack(reason: LockLostError): void {
+    this.takenBack = reason
+    this.#signalController()?.abort(reason)
   }
 
   /** From here on it is not held, whatever the store answers. */
   end(): void {
     this.released = true
     this.#retire()
+    const controller = this.#signalController()
+    const reason = controller && this.#releasedReason()
+    if (reason) controller.abort(reason)
   }
 
   get heldMs(): number {
@@ -265,20 +334,22 @@ export class Lease extends Timed {
     const ttlMs = Math.max(Math.ceil(until - sentAt), 1)
     // While the answer is out, only the deadline counts.
     beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
-    const answer = await courier.renew({ key: this.ask.key, owner: this.owner, ttlMs, value })
+    const { key, owner, token } = this
+    const answer = await courier.renew({ key, owner, token, ttlMs, value })
     this.settle()
     if (this.released || this.loss) {
       // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
-      if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.engine.cleanUp.letGo(this)
+      if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.engine.cleanup.release(this, this.ttlMs)
     } else if (answer.outcome === 'ours') {
       this.#failures = 0
-      if (prolong) this.deadline = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
+      const until = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
+      if (prolong) this.deadline = sentAt < this.#shortenedAt ? Math.min(until, this.deadline) : until
       this.#wantsMore = false
       if (this.#storedUntil !== undefined && this.#storedUntil <= this.deadline) this.#storedUntil = undefined
       this.#schedule(sentAt)
       this.engine.events.emit('renewed', () => this.facts())
     } else if (answer.outcome === 'gone') this.lose('gone')
-    else this.#retrySoon(answer.error as LeaseholdError)
+    else this.#retrySoon((answer as { error: LeaseholdError }).error)
     return answer
   }
 
@@ -315,19 +386,13 @@ export class Lease extends Timed {
     else lost.addEventListener('abort', () => this.lose('session', lost.reason), { once: true })
   }
 
-  /** Where watching is cheap, a lock taken away by force is noticed at once and not at the next beat. */
-  #watchHeld(): void {
-    if (this.#bell || !this.engine.store.watchesHeld) return
-    this.#bell = this.engine.bells.open(this.ask.key)
-    this.#bell?.keep()
-  }
-
   /**
-   * Nobody can release it any more. Asked at every beat, and not left to a FinalizationRegistry: in some processes none of
-   * these calls back (seen on Node 20, after a collection that a program asked for), and it would be renewed for ever.
+   * Nobody can release it any more. Asked at every heartbeat, and not left to a FinalizationRegistry: in some processes none
+   * of these calls back (seen on Node 20, after a collection that a program asked for), and it would be renewed for ever.
    */
   get #isForgotten(): boolean {
-    return this.#face instanceof WeakRef && this.#face.deref() === undefined
+    if (!(this.#face instanceof WeakRef) || this.#face.deref() !== undefined) return false
+    return this.#signalController() === undefined
   }
 
   #abandon(): void {
@@ -335,27 +400,25 @@ export class Lease extends Timed {
     this.engine.events.emit('abandoned', () => this.facts())
   }
 
+  /**
+   * From the first heartbeat on, only its users keep the lock from being taken for forgotten: whoever has the lock, has its
+   * signal, or listens to that.
+   */
   #letGoOfFace(): void {
-    const face = this.#face
-    if (!face || face instanceof WeakRef) return
-    this.#face = new WeakRef(face)
-    // Whoever kept only the signal still means to hold the lock.
-    if (this.#controller) keptBySignal.set(this.#controller.signal, face)
-  }
-
-  /** The signal was just handed out: see that it keeps the lock from being taken for abandoned. */
-  keepFaceWith(signal: AbortSignal, face: Lock): void {
-    if (this.#face instanceof WeakRef) keptBySignal.set(signal, face)
+    if (this.#face && !(this.#face instanceof WeakRef)) {
+      this.#face = new WeakRef(this.#face)
+    }
+    const controller = this.#signalController()
+    if (!controller) return
+    keptBySignal.set(controller.signal, controller)
+    this.#controller = isObserved(controller.signal) ? controller : new WeakRef(controller)
   }
 
   #retire(): void {
     this.engine.retired(this)
     this.#face = undefined
-    if (this.#bell) {
-      this.#bell.leave(this.engine.world.now())
-      this.#bell = undefined
-    }
   }
 }
 
-const keptBySignal = new WeakMap<AbortSignal, Lock>()
+/** A signal keeps its controller, so that whoever has only the signal is still told. */
+const keptBySignal = new WeakMap<AbortSignal, AbortController>()

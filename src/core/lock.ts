@@ -17,7 +17,8 @@ export let leaseOf: (lock: Lock) => Lease
  */
 export class Lock {
   readonly #lease: Lease
-  #releasing: Promise<boolean> | undefined
+  /** Whoever has the lock has its signal: without this it could be collected, and nobody be told of a loss. */
+  #signal: AbortSignal | undefined
 
   /** @internal */
   constructor(lease: Lease) {
@@ -54,6 +55,11 @@ export class Lock {
     return new Date(world.date() - (world.now() - this.#lease.acquiredAt))
   }
 
+  /** How long it took to get it. */
+  get waitedMs(): number {
+    return this.#lease.waitedMs
+  }
+
   /** Until when it may be trusted, unless it is renewed before. */
   get expiresAt(): Date {
     return this.#lease.expiresAt
@@ -76,9 +82,8 @@ export class Lock {
 
   /** Aborts as soon as the lock can no longer be trusted, with the `LockLostError` as its reason. */
   get signal(): AbortSignal {
-    const { signal } = this.#lease
-    this.#lease.keepFaceWith(signal, this)
-    return signal
+    this.#signal = this.#lease.signal
+    return this.#signal
   }
 
   /**
@@ -91,8 +96,7 @@ export class Lock {
 
   /** True if it was ours until now. Never rejects; a second call repeats the first answer. */
   release(): Promise<boolean> {
-    this.#releasing ??= this.#lease.engine.release(this.#lease)
-    return this.#releasing
+    return this.#lease.engine.release(this.#lease)
   }
 
   toJSON(): Record<string, unknown> {
@@ -103,6 +107,7 @@ export class Lock {
       metadata: this.metadata,
       fencingToken: String(this.fencingToken),
       acquiredAt: this.acquiredAt.toISOString(),
+      waitedMs: this.waitedMs,
       expiresAt: this.expiresAt.toISOString(),
       remainingMs: this.remainingMs,
       isHeld: this.isHeld,

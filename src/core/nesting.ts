@@ -22,9 +22,17 @@ export function refuseSelfDeadlock(store: Store, keys: readonly string[], nameOf
   }
 }
 
+/** The callbacks that are still running around this one. Those that have returned are dropped, or the chain of a job that plans its next run would grow for ever. */
+function around(): Frame | undefined {
+  let outer = frames.getStore()
+  while (outer?.over) outer = outer.outer
+  for (let frame = outer; frame; frame = frame.outer) while (frame.outer?.over) frame.outer = frame.outer.outer
+  return outer
+}
+
 /** Runs `fn` as the callback that holds these keys. */
 export async function holding<T>(store: Store, keys: readonly string[], fn: () => T | Promise<T>): Promise<T> {
-  const frame: Frame = { store, keys, outer: frames.getStore(), over: false }
+  const frame: Frame = { store, keys, outer: around(), over: false }
   try {
     return await frames.run(frame, fn)
   } finally {

@@ -1,4 +1,5 @@
 import type { Cancel, World } from '../kit/world.js'
+import { warn } from './guarded.js'
 
 /**
  * Something that is due at a time. Whoever wants to be called extends this: no timer object, no closure, and setting
@@ -154,7 +155,12 @@ export class Timers {
       while (item && item.dueAt - queue.earlyMs <= now) {
         this.#unlink(item)
         this.#count--
-        item.due(now)
+        // One that throws must not cost the others their time.
+        try {
+          item.due(now)
+        } catch (error) {
+          warn(error)
+        }
         if (item === last) break
         item = queue.first
       }

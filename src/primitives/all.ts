@@ -1,11 +1,14 @@
 import type { Ask } from '../core/ask.js'
 import type { Engine } from '../core/engine.js'
-import { type Lock, leaseOf } from '../core/lock.js'
+import type { Lock } from '../core/lock.js'
 import type { AcquireOptions, Defaults } from '../core/options.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
 import { InvalidOptionError, LockTimeoutError } from '../errors.js'
 import type { Duration } from '../kit/duration.js'
-import type { NestedOption } from './lock.js'
+import { type NestedOption, releaseHeld } from './lock.js'
+
+/** How much longer than its wait a caller of `acquireAll` waits for what it already held to be released. */
+const RELEASE_WITHIN_MS = 250
 
 /**
  * Several locks held together: one signal, one release.
@@ -92,7 +95,7 @@ async function acquireEach(engine: Engine, asks: readonly Ask[]): Promise<LockGr
   const since = engine.world.now()
   if (asks.length > 1 && engine.atomicFor(asks)) {
     const together = await engine.acquireTogether(asks)
-    if (together && signal?.aborted) await new LockGroup(together).release()
+    if (together && signal?.aborted) void new LockGroup(together).release()
     signal?.throwIfAborted()
     if (together) return new LockGroup(together)
   }
@@ -121,12 +124,7 @@ export async function withLocks<T>(
     await group.release()
     throw error
   }
-  for (const lock of group.locks) leaseOf(lock).settle()
-  await group.release()
-  for (const lock of group.locks) {
-    const { loss } = leaseOf(lock)
-    if (loss) throw loss
-  }
+  await releaseHeld(group.locks)
   return result
 }
 
@@ -137,16 +135,29 @@ function asksFor(defaults: Defaults, names: readonly string[], options: AcquireO
   return asks.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
+/** All are free again when the caller is told, unless the store is slow: its wait is over, and must not last much longer. */
+async function releaseSoon(engine: Engine, held: readonly Lock[], signal: AbortSignal | undefined): Promise<void> {
+  const released = engine.cleanup.track(Promise.all(held.map((lock) => lock.release())))
+  if (signal?.aborted) return
+  await new Promise<void>((resolve) => {
+    const cancel = engine.world.after(RELEASE_WITHIN_MS, resolve, true)
+    void released.then(() => {
+      cancel()
+      resolve()
+    })
+  })
+}
+
 async function oneByOne(engine: Engine, asks: readonly Ask[], waitMs: number, since: number): Promise<Lock[]> {
   const waitedMs = (): number => engine.world.now() - since
   const held: Lock[] = []
   try {
-    for (const ask of asks) held.push(await engine.acquire({ ...ask, waitMs: Math.max(waitMs - waitedMs(), 0) }))
+    for (const ask of asks) held.push(await engine.acquire({ ...ask, since, waitMs: Math.max(waitMs - waitedMs(), 0) }))
     // While we waited for the last, an earlier one may have been lost.
     for (const lock of held) lock.assertHeld()
     return held
   } catch (error) {
-    await Promise.all(held.map((lock) => lock.release()))
+    await releaseSoon(engine, held, asks[0]?.signal)
     // What was waited in all, and not only for the name that stayed busy.
     if (error instanceof LockTimeoutError) {
       throw new LockTimeoutError(error.lock, { waitedMs: waitedMs(), heldBy: error.heldBy })

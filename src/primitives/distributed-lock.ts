@@ -87,6 +87,7 @@ export class DistributedLock {
       try {
         const held = await this.#take(lockName, options, false)
         held.kept = true
+        held.inside--
         return { acquired: true, lock: this.#info(held.lock) }
       } catch (error) {
         if (!(error instanceof LockTimeoutError)) throw error
@@ -124,15 +125,16 @@ export class DistributedLock {
       if (!(error instanceof LockTimeoutError)) throw error
       throw new Error(`Failed to acquire lock: ${lockName}`, { cause: error })
     })
-    held.inside++
+    const lease = leaseOf(held.lock)
     let result: T
     try {
       result = await fn()
+      // Also when it is kept: the event loop may have been blocked past its time, before any timer could say so.
+      lease.settle()
     } finally {
-      if (--held.inside === 0 && !held.kept && this.#held.get(lockName) === held) await this.release(lockName)
+      await this.#leave(lockName, held)
     }
-    const { loss } = leaseOf(held.lock)
-    if (loss) throw loss
+    if (lease.loss ?? lease.takenBack) throw lease.loss ?? lease.takenBack
     return result
   }
 
@@ -141,18 +143,39 @@ export class DistributedLock {
     await Promise.all([...this.#held.keys()].map((lockName) => this.release(lockName)))
   }
 
+  /** One `withLock` is over. The last one to leave releases the lock, or stops renewing what `acquire` has taken. */
+  async #leave(lockName: string, held: Held): Promise<void> {
+    if (--held.inside > 0) return
+    if (held.kept) leaseOf(held.lock).stopRenewing()
+    else if (this.#held.get(lockName) === held) await this.release(lockName)
+  }
+
+  /** Releases everything, and removes what this instance added to its store. The store is yours to close. */
+  async close(): Promise<void> {
+    await this.releaseAll()
+    await this.#locks.close({ grace: 0 })
+  }
+
+  /** What it returns counts as entered already: nobody else may release it on the way to the caller. */
   async #take(lockName: string, options: LockOptions, renew: boolean): Promise<Held> {
     const { timeoutSeconds = 30, blocking = false, blockingTimeoutSeconds = 10, metadata } = options
     const ttl = seconds('timeoutSeconds', timeoutSeconds)
     const wait = blocking ? seconds('blockingTimeoutSeconds', blockingTimeoutSeconds) : 0
     const mine = this.#holding(lockName)
     if (mine) {
-      await mine.lock.extend(ttl)
-      if (renew) leaseOf(mine.lock).keepRenewed()
-      return mine
+      mine.inside++
+      try {
+        // Never shorter: another part of the program may count on what it was given.
+        if (ttl > mine.lock.remainingMs) await mine.lock.extend(ttl)
+        if (renew) leaseOf(mine.lock).keepRenewed()
+        return mine
+      } catch (error) {
+        await this.#leave(lockName, mine)
+        throw error
+      }
     }
     const lock = await this.#locks.acquire(lockName, { ttl, wait, autoRenew: renew, metadata })
-    const held: Held = { lock, inside: 0, kept: false }
+    const held: Held = { lock, inside: 1, kept: false }
     this.#held.set(lockName, held)
     return held
   }

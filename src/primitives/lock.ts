@@ -24,9 +24,19 @@ export async function withLock<T>(
   return runUnder(lock, () => holding(engine.store, [ask.key], () => fn(lock)))
 }
 
+/** Releases what was held for a callback that has ended. Throws if one of the locks was not held until now. */
+export async function releaseHeld(locks: readonly Lock[]): Promise<void> {
+  const leases = locks.map(leaseOf)
+  for (const lease of leases) lease.settle()
+  // `releaseAll` or `close` took it while the callback ran: another may have held it since, whatever the store answers now.
+  const takenBack = leases.find((lease) => lease.takenBack)?.takenBack
+  await Promise.all(locks.map((lock) => lock.release()))
+  const loss = leases.find((lease) => lease.loss)?.loss ?? takenBack
+  if (loss) throw loss
+}
+
 /** The function's own error wins over any clean-up; a result counts only if the lock was ours until the end. */
 export async function runUnder<T>(lock: Lock, fn: () => Promise<T>): Promise<T> {
-  const lease = leaseOf(lock)
   let result: T
   try {
     result = await fn()
@@ -34,8 +44,6 @@ export async function runUnder<T>(lock: Lock, fn: () => Promise<T>): Promise<T> 
     await lock.release()
     throw error
   }
-  lease.settle()
-  await lock.release()
-  if (lease.loss) throw lease.loss
+  await releaseHeld([lock])
   return result
 }

@@ -86,7 +86,7 @@ export class Lookout {
 
   async forceRelease(name: string, { kind = 'lock' }: LookOptions = {}): Promise<HolderInfo[]> {
     const key = this.#defaults.key(kindFrom(kind), name)
-    const cut = await this.#engine.look('forceRelease', (store) => store.revoke?.(key))
+    const cut = await this.#engine.revoke(key)
     return cut.map((view) => this.#holder(view))
   }
 

@@ -1,6 +1,6 @@
 import { onAbort } from '../core/cancel.js'
-import type { Bell } from '../core/bells.js'
 import type { Engine } from '../core/engine.js'
+import type { Subscription } from '../core/subscriptions.js'
 import type { LeaderInfo } from './election.js'
 
 /** Looks again this often where a bell may have been missed. */
@@ -27,7 +27,7 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
   readonly #look: () => Promise<LeaderInfo | null>
   readonly #ends: readonly AbortSignal[]
   #stopListening: (() => void)[] | undefined
-  #bell: Bell | undefined
+  #subscription: Subscription | undefined
   #last: LeaderInfo | undefined
   #rung = false
   #wake: (() => void) | undefined
@@ -80,11 +80,10 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
     if (this.#stopListening || this.#over) return
     this.#stopListening = this.#ends.map((signal) => onAbort(signal, () => this.#end()))
     if (this.#ends.some((signal) => signal.aborted)) return this.#end()
-    const bell = this.#engine.bells.listen(this.#key, this.#ring)
-    this.#bell = bell
-    if (!bell || typeof bell.ready === 'boolean') return
-    const { ready } = bell
-    // A server that cannot be reached rings no bell for now: then we poll.
+    this.#subscription = this.#engine.subscriptions.open(this.#key, this.#ring)
+    const ready = this.#subscription?.ready ?? false
+    if (typeof ready === 'boolean') return
+    // A server that cannot be reached notifies nobody for now: the observer polls meanwhile.
     await this.#unlessOver(
       this.#engine.courier.within(
         () => ready,
@@ -111,7 +110,11 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
 
   #pause(): Promise<void> {
     return new Promise((resolve) => {
-      const cancel = this.#engine.world.after(this.#bell?.live() ? LOOK_AGAIN_MS : POLL_MS, () => this.#wake?.(), true)
+      const cancel = this.#engine.world.after(
+        this.#subscription?.live() ? LOOK_AGAIN_MS : POLL_MS,
+        () => this.#wake?.(),
+        true,
+      )
       this.#wake = () => {
         this.#wake = undefined
         cancel()
@@ -124,7 +127,7 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
     if (this.#over) return
     this.#over = true
     for (const stop of this.#stopListening ?? []) stop()
-    this.#bell?.remove(this.#ring, this.#engine.world.now())
+    this.#subscription?.close(this.#engine.world.now())
     this.#interrupt?.()
     this.#wake?.()
   }

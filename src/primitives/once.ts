@@ -3,7 +3,7 @@ import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
 import { type AcquireOptions, type Defaults, jsonFrom } from '../core/options.js'
-import { WaitEnded } from '../core/waiter.js'
+import { WaitEnded } from '../core/acquisition.js'
 import {
   InvalidOptionError,
   LockLostError,

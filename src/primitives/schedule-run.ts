@@ -155,7 +155,7 @@ export class Runs {
     }
     const leave = (): void => {
       cancel()
-      leaseOf(lock).end()
+      leaseOf(lock).leave()
     }
     const cancel = world.after(left, () => {
       this.#stopping.removeEventListener('abort', leave)

@@ -57,7 +57,11 @@ export class TickClaims {
   /** Ours to start, or undefined: somebody else's, too late, or the schedule stops. */
   async claim(times: TickTimes): Promise<TickClaim | undefined> {
     const facts = { name: this.#ask.name, tick: new Date(times.at) }
-    const claim = await this.#persist(times, () => (this.#retries ? this.#untilDone(times) : this.#forGood(times)))
+    // One owner for all tries: what an unanswered request has left behind is our own, and must not be in our way.
+    const owner = this.#engine.identity.next()
+    const claim = await this.#persist(times, () =>
+      this.#retries ? this.#untilDone(times, owner) : this.#forGood(times, owner),
+    )
     if (claim === 'elsewhere') this.#bell.ring('elsewhere', facts)
     else if (claim === 'late') this.#bell.ring('missed', { ...facts, first: facts.tick })
     else return claim
@@ -81,24 +85,23 @@ export class TickClaims {
   }
 
   /** Whoever gets it has started it, whatever becomes of him. */
-  async #forGood(times: TickTimes): Promise<TickClaim | 'elsewhere' | 'late'> {
+  async #forGood(times: TickTimes, owner: string): Promise<TickClaim | 'elsewhere' | 'late'> {
     const ttlMs = keepMarkMs(times)
-    const mark = await this.#engine.tryAcquire({ ...this.#askFor(times.at), ttlMs, autoRenew: false })
+    const mark = await this.#engine.tryAcquire({ ...this.#askFor(times.at), owner, ttlMs, autoRenew: false })
     if (!mark) return 'elsewhere'
-    // It stays in the store, and nobody looks after it.
-    leaseOf(mark).end()
+    leaseOf(mark).leave()
     // Whoever slept so long that an earlier mark may have run out since does not know what happened meanwhile.
     if (this.#clock.last > times.at + ttlMs - MARGIN_MS / 2) return 'late'
     return new TickClaim(undefined, ttlMs, false)
   }
 
   /** Held while it runs: if he who has it dies, the next one gets it, until somebody records that it is done. */
-  async #untilDone(times: TickTimes): Promise<TickClaim | 'elsewhere' | 'late'> {
+  async #untilDone(times: TickTimes, owner: string): Promise<TickClaim | 'elsewhere' | 'late'> {
     const { world } = this.#engine
     const keepMs = keepMarkMs(times)
     let seenAt = world.now(true)
     let running = false
-    const ask = { ...this.#askFor(times.at), waitMs: Number.POSITIVE_INFINITY, signal: this.#stopping }
+    const ask = { ...this.#askFor(times.at), owner, waitMs: Number.POSITIVE_INFINITY, signal: this.#stopping }
     const outcome = await lockOrRecord(this.#engine, ask, () => {
       seenAt = world.now(true)
       running = true

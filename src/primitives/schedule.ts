@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks'
 import type { Ask } from '../core/ask.js'
 import type { Engine } from '../core/engine.js'
 import { leaseOf } from '../core/lock.js'
@@ -9,6 +10,9 @@ import { ScheduleBell, type ScheduleEvents } from './schedule-events.js'
 import { type ScheduleOptions, type ScheduleTerms, termsFrom } from './schedule-options.js'
 import { type Job, Runs } from './schedule-run.js'
 import { TickClaims, type TickTimes } from './schedule-tick.js'
+
+/** The schedule whose job we are in. */
+const runningIn = new AsyncLocalStorage<Schedule>()
 
 /** The store is asked for its time again when the last answer is older than this. */
 const CLOCK_AGE_MS = 10_000
@@ -99,9 +103,14 @@ export class Schedule {
     return this
   }
 
-  /** Starts nothing more, and resolves when the job that runs has ended. The other instances go on. */
+  /**
+   * Starts nothing more, and resolves when the job that runs has ended; called by that job itself, at once. The other
+   * instances go on.
+   */
   async stop(): Promise<void> {
     this.#stopping.abort(new ClosedError(`"${this.name}" stops`))
+    // A job that stops its own schedule would wait for itself.
+    if (runningIn.getStore() === this) return
     while (this.#active.size > 0) await Promise.all(this.#active)
   }
 
@@ -164,9 +173,8 @@ export class Schedule {
 
   #start(at: number, startBy: number): void {
     const times: TickTimes = { at, next: this.#nextOf(at), startBy }
-    const active = this.#claims
-      .claim(times)
-      .then((claim) => claim && this.#runs.run(times, claim))
+    const active = runningIn
+      .run(this, () => this.#claims.claim(times).then((claim) => claim && this.#runs.run(times, claim)))
       .catch((error: unknown) =>
         this.#bell.ring('error', { name: this.name, tick: new Date(at), error: error as Error }),
       )
@@ -207,7 +215,7 @@ export class Schedule {
       autoRenew: false,
       maxHoldMs: undefined,
     })
-    if (note) leaseOf(note).end()
+    if (note) leaseOf(note).leave()
     return now
   }
 

@@ -47,7 +47,7 @@ export class Slots {
     let failure: StoreUnavailableError | undefined
     for (;;) {
       try {
-        const lock = await this.#lookAtAll({ ...ask, onRefusal }, since)
+        const lock = await this.#lookAtAll({ ...ask, since, onRefusal }, since)
         if (lock) return lock
         failure = undefined
       } catch (error) {
@@ -56,7 +56,7 @@ export class Slots {
       }
       const waitedMs = world.now() - since
       if (waitedMs >= ask.waitMs) throw this.#gaveUp(ask, waitedMs, refusal, failure)
-      const lock = await this.#standBeforeOne({ ...ask, onRefusal }, ask.waitMs - waitedMs)
+      const lock = await this.#standBeforeOne({ ...ask, since, onRefusal }, ask.waitMs - waitedMs)
       if (lock) return lock
     }
   }

@@ -57,7 +57,9 @@ export class WebLocks {
     refuseCombinations(name, options)
     options.signal?.throwIfAborted()
     const ask = this.#ask(name, options)
-    const unwatch = this.#watch(ask.key)
+    // Before asking: the lock may be stolen between its grant and the first time anybody looks at it.
+    const { revocations } = this.#engine
+    revocations.begin()
     try {
       const lock = await this.#acquire(ask, options.ifAvailable === true)
       if (!lock) return await callback(null)
@@ -68,23 +70,14 @@ export class WebLocks {
       options.signal?.throwIfAborted()
       return await this.#run(lock, ask, callback)
     } finally {
-      unwatch()
+      revocations.end()
     }
-  }
-
-  /**
-   * Before asking: a lock may be stolen between its grant and the first time anybody looks at it, and where watching
-   * is cheap that has to be heard.
-   */
-  #watch(key: string): () => void {
-    const { store, bells, world } = this.#engine
-    const bell = store.watchesHeld ? bells.open(key) : undefined
-    bell?.keep()
-    return () => bell?.leave(world.now())
   }
 
   async query(): Promise<WebLockSnapshot> {
     const prefix = `lock:${this.#defaults.prefix}`
+    // What was requested before is in the store by then.
+    await this.#engine.ordered.drained()
     // Also those of before: whoever is granted while we look is in no list of holders yet, and waits no longer.
     const contested = new Set(this.#awaited(prefix))
     const holders = await this.#engine.look('query', (store) => store.holders?.(prefix))
@@ -145,7 +138,7 @@ export class WebLocks {
       value: undefined,
       signal,
       steal: steal === true,
-      inStoreLine: true,
+      queueInStore: true,
     }
   }
 
@@ -174,7 +167,8 @@ export class WebLocks {
     const { signal } = lock
     const refuseLoss = (): void => {
       lease.settle()
-      if (lease.loss) throw abortError(`"${ask.name}" was lost or stolen: ${lease.loss.message}`, lease.loss)
+      const loss = lease.loss ?? lease.takenBack
+      if (loss) throw abortError(`"${ask.name}" was lost or stolen: ${loss.message}`, loss)
     }
     let stopListening: (() => void) | undefined
     const lost = new Promise<void>((resolve) => (stopListening = onAbort(signal, resolve))).then(refuseLoss)

@@ -20,7 +20,9 @@ import type {
 } from '../store.js'
 
 /** A grant together with what it takes to renew and release it. */
-export interface Held extends Grant, Lease {}
+export interface Held extends Grant, Lease {
+  token: bigint
+}
 
 export async function ask(store: Store, claim: Claim): Promise<Answer> {
   const answers = await store.acquire([claim])

@@ -7,7 +7,7 @@ import { strict as assert } from 'node:assert'
 import { randomBytes } from 'node:crypto'
 import type { LocksOptions } from '../core/options.js'
 import { type Locks, createLocks } from '../locks.js'
-import { ALL, type Claim, type Store, type StoreEvent } from '../store.js'
+import { ALL, type Claim, type Lease, type Store, type StoreEvent } from '../store.js'
 import { type Fault, type FaultyStore, faulty } from './faulty.js'
 
 /** Where stores come from: one server, one file, one memory. */
@@ -214,6 +214,20 @@ export class Bench {
 
   tooSlow(): never {
     throw new TooSlow('the machine is too slow to tell')
+  }
+
+  /** Hears which leases are taken away by force from now on. Closed after the case. */
+  async revocations(store: Store): Promise<{ heard: Lease[]; of: (lease: Lease) => Promise<Lease> }> {
+    const heard: Lease[] = []
+    assert.ok(store.watchRevoked, 'the store tells of revocations')
+    const watch = store.watchRevoked((lease) => heard.push(lease))
+    this.afterwards(() => watch.close())
+    assert.equal(await this.settled('the subscription is ready', watch.ready), true, 'revocations will be told')
+    const of = (lease: Lease): Promise<Lease> =>
+      this.until(`the revocation of ${lease.owner}`, () =>
+        heard.find(({ key, owner }) => key === lease.key && owner === lease.owner),
+      )
+    return { heard, of }
   }
 
   /** Hears what happens to a key from now on. Closed after the case. */

@@ -87,7 +87,7 @@ export function faulty(store: Store, faults: readonly Fault[] = [], options: Fau
 
 /** Never `immediate`: a fault may make a promise of any answer. */
 function wrap(store: Store, saboteur: Saboteur, timeoutMs: number): FaultyStore {
-  const doubters = new Set<() => void>()
+  const doubters = new Set<(affected?: (key: string) => boolean) => void>()
   return {
     name: store.name,
     expiry: store.expiry,
@@ -96,14 +96,12 @@ function wrap(store: Store, saboteur: Saboteur, timeoutMs: number): FaultyStore 
     maxBatch: store.maxBatch,
     maxTtlMs: store.maxTtlMs,
     blocks: store.blocks,
-    get watchesHeld() {
-      return store.watchesHeld
-    },
     ...(store.partition && { partition: (key: string) => store.partition?.(key) as string | number }),
     acquire: (claims, how) => saboteur.call('acquire', claims, () => store.acquire(claims, how)),
     renew: (renewals) => saboteur.call('renew', renewals, () => store.renew(renewals)),
     release: (leases) => saboteur.call('release', leases, () => store.release(leases)),
     ...(store.watch && { watch: (key, listener) => saboteur.watch(store, key, listener) }),
+    ...(store.watchRevoked && { watchRevoked: (listener) => store.watchRevoked?.(listener) as Watch }),
     onDoubt(listener) {
       doubters.add(listener)
       const stop = store.onDoubt?.(listener)

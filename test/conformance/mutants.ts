@@ -276,7 +276,11 @@ export const mutants: Mutant[] = [
     store: silent('granted', 'freed'),
     caughtBy: 'a release wakes whoever waits and watches, in another client too',
   },
-  { what: 'whoever is revoked is not told', store: silent('revoked'), caughtBy: 'whoever is revoked is told so' },
+  {
+    what: 'a revoked holder is not told',
+    store: mutate((place) => ({ watchRevoked: () => place.watchRevoked(() => {}) })),
+    caughtBy: 'whoever is revoked is told so',
+  },
   {
     what: 'changes are not announced',
     store: silent('changed'),

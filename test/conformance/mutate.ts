@@ -3,6 +3,7 @@ import { type MemoryStore, memory } from '../../src/stores/memory/index.js'
 import type {
   Claim,
   HolderView,
+  Lease,
   Store,
   StoreEvent,
   TakeAnswer,
@@ -18,6 +19,7 @@ export interface Place extends MemoryStore {
   inspect(key: string): { holders: HolderView[]; waiters: WaiterView[] }
   revoke(key: string): HolderView[]
   take(requests: readonly TakeRequest[]): TakeAnswer[]
+  watchRevoked(listener: (lease: Lease) => void): Watch
   now(): number
 }
 
@@ -37,6 +39,7 @@ export function mutate(change: (place: Place) => Partial<Store>): () => Store {
       holders: (prefix) => place.holders(prefix),
       inspect: (key) => place.inspect(key),
       revoke: (key) => place.revoke(key),
+      watchRevoked: (listener) => place.watchRevoked(listener),
       take: (requests) => place.take(requests),
       now: () => place.now(),
       close: () => place.close(),

@@ -49,14 +49,21 @@ export function tiny(place: Place): Store {
       return claims.map(ask)
     },
     renew: (renewals) =>
-      renewals.map(({ key, owner, ttlMs }) => {
+      renewals.map(({ key, owner, token, ttlMs }) => {
         const lease = holders(key).get(owner)
-        if (!lease) return { outcome: 'gone' }
+        if (!lease || (token ?? lease.token) !== lease.token) return { outcome: 'gone' }
         lease.until = Math.max(lease.until, performance.now() + ttlMs)
         return { outcome: 'ours', ttlMs }
       }),
     release: (leases) =>
-      leases.map(({ key, owner }) => ({ outcome: holders(key).delete(owner) ? 'released' : 'gone' })),
+      leases.map(({ key, owner, token }) => {
+        const held = holders(key)
+        const lease = held.get(owner)
+        // A release that arrives late must not end what the same owner was granted since.
+        if (!lease || (token ?? lease.token) !== lease.token) return { outcome: 'gone' }
+        held.delete(owner)
+        return { outcome: 'released' }
+      }),
     close: async () => {},
   }
 }

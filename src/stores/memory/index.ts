@@ -65,6 +65,9 @@ interface Entry {
 /** So many keys that nobody uses are kept: the next one who wants the same key need not begin anew. */
 const MOST_IDLE = 1_000
 
+/** Leases that ran out and whose key nobody asks for again are dropped this often. A short interval would cost, a long one keep memory. */
+const SWEEP_MS = 10_000
+
 const RELEASED: Released = { outcome: 'released' }
 const GONE: { outcome: 'gone' } = { outcome: 'gone' }
 
@@ -74,7 +77,6 @@ class Memory implements MemoryStore {
   readonly features = { line: true, counting: true, atomic: true, values: true }
   readonly timeoutMs = 2_000
   readonly immediate = true
-  readonly watchesHeld = true
 
   readonly #world: World
   readonly #entries = new Map<string, Entry>()
@@ -84,8 +86,11 @@ class Memory implements MemoryStore {
   #lastToken = 0
   /** How often a key fell idle since the last sweep. */
   #idle = 0
-  /** Events wait here until the books are in order: a listener may call straight back into the store. */
+  /** Events wait here until the state is consistent: a listener may call straight back into the store. */
   #outbox: { key: string; event: StoreEvent }[] = []
+  readonly #revokedListeners = new Set<(lease: Lease) => void>()
+  #revoked: Lease[] = []
+  #sweeping = false
 
   constructor(world: World) {
     this.#world = world
@@ -96,7 +101,7 @@ class Memory implements MemoryStore {
     const now = this.#world.now()
     if (claims.length === 1) {
       const answer = [this.#ask(claims[0] as Claim, now)]
-      if (this.#outbox.length > 0) this.#deliver()
+      this.#deliver()
       return answer
     }
     if (options?.atomic) return this.#askTogether(claims, now)
@@ -107,25 +112,46 @@ class Memory implements MemoryStore {
 
   renew(renewals: readonly Renewal[]): Renewed[] {
     const now = this.#world.now()
-    const answers = renewals.map(({ key, owner, ttlMs, value }): Renewed => {
-      const holder = this.#find(this.#entry(key, now), owner)
-      if (!holder) return GONE
-      holder.expiresAt = Math.max(holder.expiresAt, now + ttlMs)
-      if (value !== undefined) {
-        holder.value = value
-        this.#post(key, { type: 'changed' })
-      }
-      return { outcome: 'ours', ttlMs }
+    let entry: Entry | undefined
+    let entryKey: string | undefined
+    const answers = renewals.map((renewal) => {
+      // Ten thousand queue entries of one key travel in one call: what has expired is dropped once.
+      if (renewal.key !== entryKey) entry = this.#entry((entryKey = renewal.key), now)
+      return renewal.queued ? this.#renewQueued(entry, renewal, now) : this.#renew(entry, renewal, now)
     })
     this.#deliver()
     return answers
+  }
+
+  #renew(entry: Entry | undefined, { key, owner, token, ttlMs, value }: Renewal, now: number): Renewed {
+    const holder = this.#find(entry, owner)
+    if (!holder || (token ?? holder.token) !== holder.token) return GONE
+    holder.expiresAt = Math.max(holder.expiresAt, now + ttlMs)
+    if (value !== undefined) {
+      holder.value = value
+      this.#post(key, { type: 'changed' })
+    }
+    return { outcome: 'ours', ttlMs }
+  }
+
+  #renewQueued(entry: Entry | undefined, { owner, ttlMs }: Renewal, now: number): Renewed {
+    const holder = this.#find(entry, owner)
+    if (holder) return { outcome: 'granted', token: holder.token, ttlMs: holder.expiresAt - now }
+    const place = entry?.line?.get(owner)
+    if (!entry || !place || place.expiresAt <= now) return GONE
+    place.expiresAt = Math.max(place.expiresAt, now + ttlMs)
+    const newest = BigInt(this.#lastToken)
+    if (entry.line?.keys().next().value !== owner) return { outcome: 'waiting', ahead: 1, newest }
+    if (this.#fits(entry, place.claim)) return { outcome: 'waiting', ahead: 0, newest, blockedMs: 0 }
+    const ends = this.#all(entry).map(({ expiresAt }) => expiresAt - now)
+    return { outcome: 'waiting', ahead: 0, newest, blockedMs: Math.min(...ends) }
   }
 
   release(leases: readonly Lease[]): Released[] {
     const now = this.#world.now()
     if (leases.length === 1) {
       const answer = [this.#letGo(leases[0] as Lease, now)]
-      if (this.#outbox.length > 0) this.#deliver()
+      this.#deliver()
       return answer
     }
     const answers = leases.map((lease) => this.#letGo(lease, now))
@@ -144,6 +170,13 @@ class Memory implements MemoryStore {
     return { ready: true, live: () => true, close }
   }
 
+  watchRevoked(listener: (lease: Lease) => void): { ready: true; live: () => true; close: () => void } {
+    // A function of its own: the same listener may watch twice.
+    const told = (lease: Lease): void => listener(lease)
+    this.#revokedListeners.add(told)
+    return { ready: true, live: () => true, close: () => void this.#revokedListeners.delete(told) }
+  }
+
   holders(prefix: string): HolderView[] {
     const now = this.#world.now()
     return [...this.#entries.keys()].filter((key) => key.startsWith(prefix)).flatMap((key) => this.#views(key, now))
@@ -152,7 +185,7 @@ class Memory implements MemoryStore {
   inspect(key: string): { holders: HolderView[]; waiters: WaiterView[] } {
     const now = this.#world.now()
     const holders = this.#views(key, now)
-    const places = [...(this.#entries.get(key)?.line?.values() ?? [])]
+    const places = [...(this.#entries.get(key)?.line?.values() ?? [])].filter(({ expiresAt }) => expiresAt > now)
     const waiters = places.map(({ claim, since }) => ({
       key,
       owner: claim.owner,
@@ -236,7 +269,7 @@ class Memory implements MemoryStore {
       if (!entry) this.#entries.set(claim.key, (entry = { holders: undefined, sole: undefined, line: undefined }))
       return this.#grant(entry, claim, now, claim.ttlMs)
     }
-    if (claim.placeMs !== undefined) this.#stand(entry as Entry, claim, claim.placeMs, now)
+    if (claim.placeMs !== undefined) this.#enqueue(entry as Entry, claim, claim.placeMs, now)
     return this.#refusal(entry, claim)
   }
 
@@ -276,10 +309,11 @@ class Memory implements MemoryStore {
       entry.sole = undefined
     } else entry.sole = holder
     if (claim.announce) this.#post(claim.key, { type: 'changed' })
+    if (!this.#sweeping) this.#sweepLater()
     return { granted: true, owner: claim.owner, token, ttlMs, decidedAt: now }
   }
 
-  #stand(entry: Entry, claim: Claim, placeMs: number, now: number): void {
+  #enqueue(entry: Entry, claim: Claim, placeMs: number, now: number): void {
     entry.line ??= new Map()
     const place = entry.line.get(claim.owner)
     if (place) place.expiresAt = now + placeMs
@@ -287,23 +321,33 @@ class Memory implements MemoryStore {
   }
 
   #refusal(entry: Entry | undefined, claim: Claim): Answer {
-    let ahead = 0
-    for (const owner of entry?.line?.keys() ?? []) {
-      if (owner === claim.owner) break
-      ahead++
+    const ahead = this.#ahead(entry, claim.owner)
+    const newest = BigInt(this.#lastToken)
+    let holder = entry?.sole
+    // The one whose lease ends first tells how long to wait.
+    if (entry?.holders) {
+      for (const each of entry.holders.values()) if (!holder || each.expiresAt < holder.expiresAt) holder = each
     }
-    const holder = entry?.sole ?? entry?.holders?.values().next().value
-    if (!holder) return { granted: false, ahead }
+    if (!holder) return { granted: false, ahead, newest }
     const { owner, token, value, expiresAt } = holder
     const blocker: Blocker = { owner, token, value, ttlMs: Math.max(expiresAt - this.#world.now(), 0) }
-    return { granted: false, ahead, blocker }
+    return { granted: false, ahead, newest, blocker }
   }
 
-  #letGo({ key, owner }: Lease, now: number): Released {
+  /** Exact for those who ask for the first time, who are many, and for the first; the others only have to know that they are not. */
+  #ahead(entry: Entry | undefined, owner: string): number {
+    const queue = entry?.line
+    if (!queue) return 0
+    if (!queue.has(owner)) return queue.size
+    return queue.keys().next().value === owner ? 0 : Math.max(queue.size - 1, 1)
+  }
+
+  #letGo({ key, owner, token }: Lease, now: number): Released {
     const entry = this.#entry(key, now)
     if (!entry) return GONE
-    const waited = entry.line !== undefined && entry.line.delete(owner)
     const holder = this.#find(entry, owner)
+    if (token !== undefined && holder?.token !== token) return GONE
+    const waited = token === undefined && entry.line !== undefined && entry.line.delete(owner)
     if (holder) this.#end(key, entry, holder)
     else if (!waited) return GONE
     if (entry.line && entry.line.size > 0) this.#serve(key, entry, now)
@@ -318,7 +362,12 @@ class Memory implements MemoryStore {
     if (entry.sole && entry.sole.expiresAt <= now) this.#end(key, entry, entry.sole)
     if (entry.holders)
       for (const holder of entry.holders.values()) if (holder.expiresAt <= now) this.#end(key, entry, holder)
-    if (entry.line) for (const [owner, place] of entry.line) if (place.expiresAt <= now) entry.line.delete(owner)
+    // Only from the head: a dead waiter further behind is in nobody's way yet, and walking the queue would cost each waiter.
+    if (entry.line)
+      for (const [owner, place] of entry.line) {
+        if (place.expiresAt > now) break
+        entry.line.delete(owner)
+      }
     return entry
   }
 
@@ -334,8 +383,10 @@ class Memory implements MemoryStore {
   #serve(key: string, entry: Entry | undefined, now: number, before?: string): void {
     if (!entry?.line) return
     for (const [owner, place] of entry.line) {
-      if (owner === before || !this.#fits(entry, place.claim)) return
+      if (owner === before) return
+      if (place.expiresAt > now && !this.#fits(entry, place.claim)) return
       entry.line.delete(owner)
+      if (place.expiresAt <= now) continue
       const ttlMs = Math.min(place.placeMs, place.claim.ttlMs)
       const { token } = this.#grant(entry, place.claim, now, ttlMs)
       this.#post(key, { type: 'granted', owner, token, ttlMs })
@@ -344,7 +395,7 @@ class Memory implements MemoryStore {
 
   #evict(key: string, entry: Entry): void {
     for (const holder of this.#all(entry)) {
-      this.#post(key, { type: 'revoked', owner: holder.owner })
+      if (this.#revokedListeners.size > 0) this.#revoked.push({ key, owner: holder.owner, token: holder.token })
       if (holder.announce) this.#post(key, { type: 'changed' })
     }
     entry.sole = undefined
@@ -396,10 +447,30 @@ class Memory implements MemoryStore {
   }
 
   #deliver(): void {
-    while (this.#outbox.length > 0) {
-      const mail = this.#outbox
-      this.#outbox = []
-      for (const { key, event } of mail) for (const listener of [...(this.#listeners.get(key) ?? [])]) listener(event)
+    while (this.#revoked.length > 0) {
+      const revoked = this.#revoked
+      this.#revoked = []
+      for (const lease of revoked) for (const listener of [...this.#revokedListeners]) listener(lease)
     }
+    while (this.#outbox.length > 0) {
+      const events = this.#outbox
+      this.#outbox = []
+      for (const { key, event } of events) for (const listener of [...(this.#listeners.get(key) ?? [])]) listener(event)
+    }
+  }
+
+  /** While anything is held. The timer does not keep the process alive. */
+  #sweepLater(): void {
+    this.#sweeping = true
+    this.#world.after(SWEEP_MS, () => {
+      this.#sweeping = false
+      const now = this.#world.now()
+      for (const key of [...this.#entries.keys()]) {
+        const entry = this.#entry(key, now)
+        if (entry && !entry.sole && !entry.holders && !entry.line?.size) this.#entries.delete(key)
+      }
+      this.#deliver()
+      if (this.#entries.size > 0) this.#sweepLater()
+    })
   }
 }

@@ -68,10 +68,10 @@ const told: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
-      const ear = await t.ear(a, key)
+      const revoked = await t.revocations(a)
       const lease = await granted(a, t.claim(key))
       await revoke(b, key)
-      await ear.event({ type: 'revoked', owner: lease.owner })
+      await revoked.of(lease)
     },
   },
   {
@@ -79,11 +79,11 @@ const told: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
-      const ear = await t.ear(a, key)
+      const revoked = await t.revocations(a)
       const lease = await granted(a, t.claim(key))
       const thief = await granted(b, t.claim(key, { steal: true }))
-      await ear.event({ type: 'revoked', owner: lease.owner })
-      assert.ok(!ear.heard.some((event) => event.type === 'revoked' && event.owner === thief.owner), 'the thief is not')
+      await revoked.of(lease)
+      assert.ok(!revoked.heard.some(({ owner }) => owner === thief.owner), 'the stealing request is not')
     },
   },
 ]

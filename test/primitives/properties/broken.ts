@@ -19,7 +19,7 @@ export function broken(change: (place: Place) => Partial<Store>): StoreIn {
       features: place.features,
       timeoutMs: place.timeoutMs,
       immediate: true,
-      watchesHeld: true,
+      watchRevoked: (listener) => place.watchRevoked?.(listener) as Watch,
       acquire: (claims, options) => place.acquire(claims, options),
       renew: (renewals) => place.renew(renewals),
       release: (leases) => place.release(leases),
@@ -62,7 +62,7 @@ export const lastComeFirstServed: StoreIn = broken((place) => ({
 }))
 
 export const nobodyIsWoken: StoreIn = broken((place) => ({
-  watch: (key, listener) => place.watch(key, (event) => event.type === 'revoked' && listener(event)),
+  watch: (key) => place.watch(key, () => {}),
 }))
 
 /** Whoever gives up waiting keeps its place, and is handed what it no longer wants. */

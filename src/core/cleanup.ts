@@ -1,0 +1,68 @@
+import type { World } from '../kit/world.js'
+import type { Lease } from '../store.js'
+import type { Courier } from './courier.js'
+
+/** Pause after the first release that was not answered; doubled each time, up to LONGEST_PAUSE_MS. */
+const FIRST_PAUSE_MS = 100
+const LONGEST_PAUSE_MS = 2_000
+/** A release is not tried for longer than this, however long the lease: a process should not talk to a store it left for ever. */
+const LONGEST_MS = 300_000
+
+/**
+ * Takes back what may be ours in the store: in the background, with a time budget of its own, never with the caller's signal,
+ * which may be why we clean up. Closing waits for it.
+ *
+ * A release with a token can only end that very grant. One without a token ends whatever its owner has: the caller sees to
+ * it that this owner is never used again.
+ */
+export class Cleanup {
+  readonly #courier: Courier
+  readonly #world: World
+  readonly #underWay = new Set<Promise<unknown>>()
+  readonly #pauses = new Set<() => void>()
+  #hurried = false
+
+  constructor(courier: Courier, world: World) {
+    this.#courier = courier
+    this.#world = world
+  }
+
+  /** Tries until the store has answered, or until the lease has ended by itself. */
+  release(lease: Lease, ttlMs: number): Promise<void> {
+    const { key, owner, token } = lease
+    const until = this.#world.now() + Math.min(ttlMs, LONGEST_MS)
+    return this.track(this.#release({ key, owner, token }, until))
+  }
+
+  /** Something else that has to end before the instance is closed. */
+  track<T>(work: Promise<T>): Promise<T> {
+    const tracked = work.finally(() => this.#underWay.delete(tracked))
+    this.#underWay.add(tracked)
+    return tracked
+  }
+
+  /** From now on nothing is tried again. Settles when nothing is under way any more, what begins meanwhile included. */
+  async finish(): Promise<void> {
+    this.#hurried = true
+    for (const end of this.#pauses) end()
+    while (this.#underWay.size > 0) await Promise.all(this.#underWay)
+  }
+
+  async #release(lease: Lease, until: number): Promise<void> {
+    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS)) {
+      const { outcome } = await this.#courier.release(lease)
+      if (outcome !== 'unknown' || this.#hurried || this.#world.now() >= until) return
+      await this.#pause(pauseMs * (0.5 + this.#world.random() / 2))
+    }
+  }
+
+  async #pause(ms: number): Promise<void> {
+    let end: (() => void) | undefined
+    await new Promise<void>((resolve) => {
+      const cancel = this.#world.after(ms, resolve)
+      end = () => (cancel(), resolve())
+      this.#pauses.add(end)
+    })
+    this.#pauses.delete(end as unknown as () => void)
+  }
+}

@@ -1,0 +1,105 @@
+import type { World } from '../kit/world.js'
+import type { Renewal, Renewed, Store } from '../store.js'
+import type { Courier } from './courier.js'
+import { QUEUE_HEARTBEAT_MS, QUEUE_MS } from './retry-delay.js'
+import { isThenable } from './thenable.js'
+import { Alarm, Timers } from './timers.js'
+
+/** Entries travel in calls of at most this many, where the store sets no bound of its own: one call must not block a server. */
+const MOST_PER_CALL = 500
+
+/** A queue entry of this process, and who has to hear what became of it. */
+export interface Queued {
+  readonly key: string
+  readonly owner: string
+  renewed: (answer: Renewed, sentAt: number) => void
+}
+
+/**
+ * Keeps the queue entries of this process alive: one batched call per store object and heartbeat, whatever the number of
+ * waiters and of `createLocks` instances. A waiter that is not first sends no requests of its own.
+ */
+export class QueueHeartbeat {
+  readonly #courier: Courier
+  readonly #world: World
+  readonly #entries = new Map<string, Queued>()
+  /** Pending acquisitions keep the process alive, and those that wait for ever have no other timer. */
+  readonly #timers: Timers
+  readonly #alarm = new Alarm(() => this.#renew())
+  #underWay = 0
+
+  /** All instances of one store object share one: the server is asked once for all of them. */
+  static of(store: Store, courier: Courier, world: World): QueueHeartbeat {
+    let heartbeat = heartbeats.get(store)
+    if (!heartbeat) heartbeats.set(store, (heartbeat = new QueueHeartbeat(courier, world)))
+    return heartbeat
+  }
+
+  private constructor(courier: Courier, world: World) {
+    this.#courier = courier
+    this.#world = world
+    this.#timers = new Timers(world, true)
+  }
+
+  add(entry: Queued): void {
+    this.#entries.set(entry.owner, entry)
+    if (this.#entries.size === 1 && this.#underWay === 0) this.#schedule()
+  }
+
+  remove(entry: Queued): void {
+    if (this.#entries.get(entry.owner) !== entry) return
+    this.#entries.delete(entry.owner)
+    if (this.#entries.size === 0) this.#timers.clear(this.#alarm)
+  }
+
+  #schedule(): void {
+    this.#timers.set(this.#alarm, this.#world.now() + QUEUE_HEARTBEAT_MS, QUEUE_HEARTBEAT_MS)
+  }
+
+  #renew(): void {
+    if (this.#entries.size === 0) return
+    // The next heartbeat does not wait for this one's answers: a call that hangs must not cost the other entries.
+    this.#schedule()
+    for (const batch of this.#batches()) this.#send(batch)
+  }
+
+  #send(batch: readonly Queued[]): void {
+    const sentAt = this.#world.now()
+    const renewals = batch.map(({ key, owner }): Renewal => ({ key, owner, ttlMs: QUEUE_MS, queued: true }))
+    const unknown = (error: unknown): Renewed[] => batch.map(() => ({ outcome: 'unknown', error }))
+    this.#underWay++
+    const answers = this.#courier.within<Renewed[]>(() => this.#courier.store.renew(renewals), unknown)
+    if (isThenable(answers)) void answers.then((settled) => this.#answered(batch, settled, sentAt))
+    else this.#answered(batch, answers, sentAt)
+  }
+
+  #answered(batch: readonly Queued[], answers: Renewed[], sentAt: number): void {
+    this.#underWay--
+    const complete = Array.isArray(answers) && answers.length === batch.length
+    for (const [i, entry] of batch.entries()) {
+      const answer = complete ? answers[i] : undefined
+      // It may have been granted or have given up since.
+      if (answer && this.#entries.get(entry.owner) === entry) entry.renewed(answer, sentAt)
+    }
+  }
+
+  /** By partition, as every call, and never too many at once. */
+  #batches(): Queued[][] {
+    const { store } = this.#courier
+    const groups = new Map<string | number, Queued[]>()
+    for (const entry of this.#entries.values()) {
+      const partition = store.partition?.(entry.key) ?? 0
+      const group = groups.get(partition)
+      if (group) group.push(entry)
+      else groups.set(partition, [entry])
+    }
+    const most = Math.min(store.maxBatch ?? MOST_PER_CALL, MOST_PER_CALL)
+    const batches: Queued[][] = []
+    for (const group of groups.values()) {
+      for (let i = 0; i < group.length; i += most) batches.push(group.slice(i, i + most))
+    }
+    return batches
+  }
+}
+
+const heartbeats = new WeakMap<Store, QueueHeartbeat>()

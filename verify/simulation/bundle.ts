@@ -1,0 +1,109 @@
+import { fork } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { availableParallelism, tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { build, type Plugin } from 'esbuild'
+import type { Order, Report } from './protocol.js'
+
+const HERE = fileURLToPath(new URL('.', import.meta.url))
+const SOURCE = resolve(HERE, '../../src')
+
+/** A small mistake in the sources. */
+export interface Edit {
+  /** Below src/. */
+  file: string
+  find: string
+  replace: string
+}
+
+/** The worker and the library in one file, removed again when `use` is through. `edits` change the library on the way. */
+export async function withBundle<T>(edits: readonly Edit[], use: (path: string) => Promise<T>): Promise<T> {
+  const folder = mkdtempSync(join(tmpdir(), 'leasehold-simulation-'))
+  const outfile = join(folder, 'worker.mjs')
+  try {
+    await build({
+      entryPoints: [join(HERE, 'worker.ts')],
+      outfile,
+      bundle: true,
+      platform: 'node',
+      format: 'esm',
+      target: 'node20',
+      logLevel: 'error',
+      plugins: [editing(edits)],
+    })
+    return await use(outfile)
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+function editing(edits: readonly Edit[]): Plugin {
+  return {
+    name: 'edits',
+    setup({ onLoad }) {
+      for (const { file } of edits) check(file, edits)
+      onLoad({ filter: /\.ts$/ }, ({ path }) => {
+        if (!edits.some(({ file }) => resolve(SOURCE, file) === path)) return undefined
+        return { contents: edited(path, edits), loader: 'ts' }
+      })
+    },
+  }
+}
+
+/** An edit that changes nothing would be missed, and one that changes two places says little about either. */
+function check(file: string, edits: readonly Edit[]): void {
+  const text = readFileSync(resolve(SOURCE, file), 'utf8')
+  for (const edit of edits) {
+    const places = edit.file === file ? text.split(edit.find).length - 1 : 1
+    if (places !== 1) throw new Error(`its text is found ${places} times in src/${file}`)
+  }
+}
+
+function edited(path: string, edits: readonly Edit[]): string {
+  let text = readFileSync(path, 'utf8')
+  for (const { file, find, replace } of edits) {
+    if (resolve(SOURCE, file) === path) text = text.replace(find, () => replace)
+  }
+  return text
+}
+
+/** One worker to its end. */
+export function work(bundle: string, order: Order): Promise<Report> {
+  return new Promise((settle, reject) => {
+    const worker = fork(bundle, [JSON.stringify(order)], { execArgv: ['--no-warnings'] })
+    let report: Report | undefined
+    worker.on('message', (message) => (report = message as Report))
+    worker.on('error', reject)
+    worker.on('exit', (code, signal) => {
+      if (report) settle(report)
+      else if (code === 0) settle({ schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {} })
+      else reject(new Error(`a worker ended with ${signal ?? code}: ${JSON.stringify(order)}`))
+    })
+  })
+}
+
+/** All schedules from `from` to `to`, dealt among workers. */
+export async function search(
+  bundle: string,
+  order: Omit<Order, 'task' | 'step'>,
+  workers: number = availableParallelism(),
+): Promise<Report> {
+  const reports = await Promise.all(
+    Array.from({ length: workers }, (_, i) =>
+      work(bundle, { ...order, task: 'search', from: order.from + i, step: workers }),
+    ),
+  )
+  const sum: Report = { schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {} }
+  for (const report of reports) {
+    sum.schedules += report.schedules
+    sum.events += report.events
+    sum.grants += report.grants
+    sum.refusals += report.refusals
+    sum.failures.push(...report.failures)
+    for (const [name, count] of Object.entries(report.byWorkload))
+      sum.byWorkload[name] = (sum.byWorkload[name] ?? 0) + count
+  }
+  sum.failures.sort((a, b) => a.number - b.number)
+  return sum
+}

@@ -1,0 +1,244 @@
+import type { Lock } from '../../src/core/lock.js'
+import type { LockGroup } from '../../src/primitives/all.js'
+import type { Actor, Operation } from './actor.js'
+import { ALL, type Belief, type Wait } from './judge.js'
+
+/** Options of an operation that asks for a lock or for permits. */
+export interface LockOperation extends Operation {
+  style: 'acquire' | 'try' | 'with'
+  mode?: 'shared'
+  weight?: number
+  permits?: number
+  ttl: number
+  /** Infinity: for ever. */
+  wait: number
+  hold: number
+  maxHold?: number
+  autoRenew?: boolean
+  /** After half of the hold: `extend` to this ttl. */
+  extend?: number
+  /** When the user reads `lock.signal`: as soon as it is held, or only after the release. */
+  reads?: 'early' | 'late'
+  abortAfter?: number
+}
+
+function optionsOf(op: LockOperation, signal: AbortSignal | undefined): Record<string, unknown> {
+  const { mode, weight, ttl, wait, maxHold, autoRenew } = op
+  const given = { mode, weight, ttl, maxHold, autoRenew, signal }
+  const options: Record<string, unknown> = Object.fromEntries(
+    Object.entries(given).filter(([, value]) => value !== undefined),
+  )
+  if (op.style !== 'try') options['wait'] = wait === Number.POSITIVE_INFINITY ? 'forever' : wait
+  return options
+}
+
+/** A lock, shared or exclusive, or permits of a semaphore. */
+export async function lock(actor: Actor, op: LockOperation): Promise<void> {
+  const { locks } = actor
+  const { permits, style, name } = op
+  const aborting = op.abortAfter === undefined ? undefined : actor.abortAfter(op.abortAfter)
+  const options = optionsOf(op, aborting?.signal)
+  const key = `${permits === undefined ? 'lock' : 'semaphore'}:${name}`
+  const exclusive = permits === undefined && op.mode === undefined
+  const wait = actor.asks(key, name, style === 'try' ? 0 : op.wait, exclusive)
+  const semaphore = permits === undefined ? undefined : locks.semaphore(name, permits)
+  let endedHeld: boolean | undefined
+  try {
+    if (style === 'with') {
+      const run = async (held: Lock): Promise<string> => {
+        granted(actor, wait, held)
+        const belief = begin(actor, op, wait, held)
+        await hold(actor, op, held, belief)
+        endedHeld = held.isHeld
+        actor.ends(belief)
+        return 'done'
+      }
+      await (semaphore ? semaphore.use(run, options) : locks.withLock(name, run, options))
+      if (endedHeld === false) {
+        actor.judge.accuse(
+          'resolved without lock',
+          `${actor.label} ${key}: withLock resolves, but it was not held at the end`,
+        )
+      }
+      return
+    }
+    const target = semaphore ?? {
+      acquire: (o: object) => locks.acquire(name, o),
+      tryAcquire: (o: object) => locks.tryAcquire(name, o),
+    }
+    const held = style === 'try' ? await target.tryAcquire(options) : await target.acquire(options)
+    if (!held) {
+      wait.settled = actor.process.local
+      actor.note(`finds ${key} busy`)
+      actor.inTime(wait, { abortedAt: aborting?.abortedAt() })
+      return
+    }
+    granted(actor, wait, held)
+    const belief = begin(actor, op, wait, held)
+    await hold(actor, op, held, belief)
+    await release(actor, op, held, belief)
+  } catch (error) {
+    if ((error as { code?: string }).code === 'LOCK_LOST' && endedHeld !== undefined) return
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: permits === undefined ? 1 : permits + 1 })
+  }
+}
+
+function granted(actor: Actor, wait: Wait, held: Lock): void {
+  wait.settled = actor.process.local
+  actor.kept.push(held)
+  actor.inTime(wait, {})
+  if (!actor.weather.calm) return
+  const decided = actor.judge.decidedAt.get(held.fencingToken)
+  if (decided === undefined) return
+  const acquiredAt = held.acquiredAt.getTime()
+  const early = actor.process.clockAt(decided) - acquiredAt
+  if (early > actor.weather.latency[1] + 1.5 || acquiredAt > actor.process.clockAt(actor.process.local) + 1) {
+    actor.judge.accuse('acquiredAt', `${actor.label} ${wait.key}: ${Math.round(early)} ms before it was granted`)
+  }
+  const { waitedMs } = held as { waitedMs?: number }
+  const waited = actor.process.local - wait.asked
+  if (waitedMs !== undefined && Math.abs(waitedMs - waited) > actor.weather.latency[1] + 1.5) {
+    actor.judge.accuse('waitedMs', `${actor.label} ${wait.key}: ${waitedMs} instead of ${waited}`)
+  }
+}
+
+function begin(actor: Actor, op: LockOperation, wait: Wait, held: Lock): Belief {
+  const { permits } = op
+  const whole = permits === undefined && op.mode === undefined
+  const belief = actor.judge.begins(wait, {
+    weight: whole ? ALL : (op.weight ?? 1),
+    capacity: permits ?? ALL,
+    token: held.fencingToken,
+    held: () => held.isHeld,
+    what: `#${op.id}`,
+  })
+  if (op.reads === 'early') watchSignal(actor, held, belief)
+  return belief
+}
+
+/** A signal that was taken aborts when the event loop next turns after the lock could no longer be trusted. */
+function watchSignal(actor: Actor, held: Lock, belief: Belief): void {
+  const { signal } = held
+  const look = (): void => {
+    if (signal.aborted || belief.over || actor.process.crashed || actor.process.frozen) return
+    const left = actor.sim.probe(() => held.remainingMs)
+    if (left > 0) actor.sim.plan(actor.sim.now + actor.process.trueMs(left) + 10, look)
+    else
+      actor.judge.accuse(
+        'late signal',
+        `${actor.label} ${belief.key}: not held any more, and its signal has not aborted`,
+      )
+  }
+  actor.sim.plan(actor.process.local + 1, look)
+}
+
+async function hold(actor: Actor, op: LockOperation, held: Lock, belief: Belief): Promise<void> {
+  const { maxHold } = op
+  const start = actor.process.local
+  await step(actor, op.hold / 2, held, belief)
+  if (op.extend !== undefined) await extend(actor, op, held)
+  await step(actor, op.hold / 2, held, belief)
+  if (!actor.weather.calm || actor.takenAt.length > 0 || op.extend !== undefined || belief.revoked) return
+  const { ttl, autoRenew = true } = op
+  const lasted = actor.process.local - start
+  const promised = autoRenew ? (maxHold ?? Number.POSITIVE_INFINITY) : Math.min(ttl, maxHold ?? ttl)
+  const drift = Math.min(ttl, promised) * 0.01 + 2
+  if (!held.isHeld && lasted < promised - drift - actor.weather.latency[1] * 2 - 2) {
+    actor.judge.accuse(
+      'lost in calm weather',
+      `${actor.label} ${belief.key}: held for less than ${Math.round(lasted)} ms`,
+    )
+  } else if (held.isHeld && lasted > promised + 1) {
+    actor.judge.accuse('held too long', `${actor.label} ${belief.key}: ${Math.round(lasted)} ms instead of ${promised}`)
+  }
+}
+
+async function extend(actor: Actor, op: LockOperation, held: Lock): Promise<void> {
+  try {
+    await held.extend(op.extend as number)
+  } catch (error) {
+    const { code } = error as { code?: string }
+    if (code !== 'LOCK_LOST' && code !== 'STORE_UNAVAILABLE')
+      actor.judge.accuse('wrong error', `extend: ${String(error)}`)
+  }
+}
+
+async function step(actor: Actor, ms: number, held: Lock, belief: Belief): Promise<void> {
+  if (held.isHeld) actor.judge.writes(belief)
+  await actor.sleep(ms)
+  if (held.isHeld) actor.judge.writes(belief)
+}
+
+async function release(actor: Actor, op: LockOperation, held: Lock, belief: Belief): Promise<void> {
+  const believed = held.isHeld
+  actor.ends(belief)
+  const released = await held.release()
+  if (!released && believed && actor.weather.calm && actor.takenAt.length === 0 && !belief.revoked) {
+    actor.judge.accuse('lost in calm weather', `${actor.label} ${belief.key}: release() is false`)
+  }
+  if (held.isHeld) actor.judge.accuse('held after release', `${actor.label} ${belief.key}`)
+  if (op.reads === 'late' && !held.signal.aborted) {
+    actor.judge.accuse(
+      'signal after release',
+      `${actor.label} ${belief.key}: a signal read after release() is not aborted`,
+    )
+  }
+}
+
+/** Several names together. */
+export interface GroupOperation extends Operation {
+  names: string[]
+  style: 'acquire' | 'with'
+  ttl: number
+  wait: number
+  hold: number
+  abortAfter?: number
+}
+
+export async function group(actor: Actor, op: GroupOperation): Promise<void> {
+  const { locks } = actor
+  const aborting = op.abortAfter === undefined ? undefined : actor.abortAfter(op.abortAfter)
+  const options: Record<string, unknown> = { ttl: op.ttl, wait: op.wait }
+  if (aborting) options['signal'] = aborting.signal
+  const waits = [...new Set(op.names)].map((name) => actor.asks(`lock:${name}`, name, op.wait, true))
+  let endedHeld: boolean | undefined
+  const use = async (held: LockGroup): Promise<void> => {
+    actor.kept.push(held)
+    const beliefs = held.locks.map((each) => {
+      const wait = waits.find(({ name }) => name === each.name) as Wait
+      return actor.judge.begins(wait, {
+        weight: ALL,
+        capacity: ALL,
+        token: each.fencingToken,
+        held: () => each.isHeld,
+        what: `#${op.id}`,
+      })
+    })
+    await actor.sleep(op.hold)
+    endedHeld = held.isHeld
+    for (const belief of beliefs) actor.ends(belief)
+  }
+  try {
+    if (op.style === 'with') {
+      await locks.withLocks(op.names, use, options)
+      if (endedHeld === false) {
+        actor.judge.accuse('resolved without lock', `${actor.label} ${op.names.join()}: withLocks resolves`)
+      }
+      return
+    }
+    const held = await locks.acquireAll(op.names, options)
+    await use(held)
+    await held.release()
+  } catch (error) {
+    if ((error as { code?: string }).code === 'LOCK_LOST') {
+      for (const wait of waits) wait.settled ??= actor.process.local
+      return
+    }
+    // Which of them was busy is not known: their refusals count together.
+    const [first] = waits as [Wait]
+    for (const wait of waits) wait.settled ??= actor.process.local
+    const { code, lock: busy } = error as { code?: string; lock?: string }
+    const asked = code === 'LOCK_TIMEOUT' ? (waits.find(({ name }) => name === busy) ?? first) : first
+    actor.refused(asked, error, { abortedAt: aborting?.abortedAt(), calls: waits.length + 2 })
+  }
+}

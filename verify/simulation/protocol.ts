@@ -1,0 +1,36 @@
+import type { Violation } from './judge.js'
+
+/** What a worker is told to do. */
+export interface Order {
+  task: 'search' | 'show'
+  seed: number
+  from: number
+  to: number
+  step: number
+  seconds?: number | undefined
+  only?: string | undefined
+  stopAtFirst?: boolean | undefined
+  /** Shrink to this rule. */
+  rule?: string | undefined
+  /** Do not shrink. */
+  whole?: boolean | undefined
+}
+
+/** A schedule in which promises were broken: the first violation of each rule. */
+export interface Failure {
+  number: number
+  workload: string
+  shape: string
+  calm: boolean
+  violations: Violation[]
+}
+
+/** What a worker has seen. */
+export interface Report {
+  schedules: number
+  events: number
+  grants: number
+  refusals: number
+  failures: Failure[]
+  byWorkload: Record<string, number>
+}

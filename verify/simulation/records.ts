@@ -1,0 +1,91 @@
+import type { Actor, Operation } from './actor.js'
+
+type Accuse = (rule: string, text: string) => void
+
+/** What the results of `runOnce` have to be: one per key. */
+export class Results {
+  readonly #accuse: Accuse
+  readonly #returned = new Map<string, string>()
+
+  constructor(accuse: Accuse) {
+    this.#accuse = accuse
+  }
+
+  /** A run begins. */
+  runs({ id }: Operation, key: string): void {
+    const recorded = this.#returned.get(key)
+    if (recorded !== undefined) this.#accuse('runs again', `"${key}": #${id} runs after "${recorded}" was returned`)
+  }
+
+  /** Somebody was told this result. */
+  returned({ id }: Operation, key: string, result: string): void {
+    const recorded = this.#returned.get(key)
+    if (recorded === undefined) this.#returned.set(key, result)
+    else if (recorded !== result) this.#accuse('two results', `"${key}": #${id} gets "${result}" after "${recorded}"`)
+  }
+}
+
+/** What was told of each tick of a schedule. */
+export class TickBook {
+  readonly #accuse: Accuse
+  readonly #ticks = new Map<number, Map<string, number>>()
+
+  constructor(accuse: Accuse) {
+    this.#accuse = accuse
+  }
+
+  told(actor: Actor, event: string, tick: number, first: number = tick): void {
+    const events = this.#of(tick)
+    events.set(event, (events.get(event) ?? 0) + 1)
+    // Every tick from the first to the last one was missed.
+    if (event === 'missed') for (let at = first; at < tick; at += 1_000) this.#of(at).set('missed', 1)
+    if (event === 'started' && events.get('started') !== 1) {
+      this.#accuse('tick twice', `${actor.label} starts ${new Date(tick).toISOString()} again`)
+    }
+  }
+
+  /** Of ticks until then: whoever says that it ran elsewhere must be right. */
+  finish(until: number): void {
+    for (const [tick, events] of this.#ticks) {
+      if (tick > until || !events.has('elsewhere')) continue
+      if (!events.has('started') && !events.has('skipped') && !events.has('missed')) {
+        this.#accuse(
+          'tick nobody ran',
+          `${new Date(tick).toISOString()} is said to have run elsewhere, and nobody ran it`,
+        )
+      }
+    }
+  }
+
+  #of(tick: number): Map<string, number> {
+    let events = this.#ticks.get(tick)
+    if (!events) this.#ticks.set(tick, (events = new Map()))
+    return events
+  }
+}
+
+/** What limiters allowed. */
+export class Allowances {
+  readonly #accuse: Accuse
+  readonly #allowed = new Map<string, { from: number; sum: number }>()
+
+  constructor(accuse: Accuse) {
+    this.#accuse = accuse
+  }
+
+  /** `asked` and `now` in true time; clocks may run 1 % faster. */
+  took(
+    key: string,
+    cost: number,
+    rule: { limit: number; per: number; burst: number },
+    asked: number,
+    now: number,
+  ): void {
+    let allowed = this.#allowed.get(key)
+    if (!allowed) this.#allowed.set(key, (allowed = { from: asked, sum: 0 }))
+    allowed.from = Math.min(allowed.from, asked)
+    allowed.sum += cost
+    const most = rule.burst + (rule.limit / rule.per) * (now - allowed.from) * 1.01 + 0.001
+    if (allowed.sum > most) this.#accuse('rate', `"${key}": ${allowed.sum} were allowed instead of ${most.toFixed(1)}`)
+  }
+}
