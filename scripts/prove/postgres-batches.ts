@@ -64,10 +64,10 @@ export interface ReleaseFigures {
 }
 
 /** A process with a hundred locks releases them, in random order, at the moment in which their heartbeat is due. */
-export async function releasesAgainstHeartbeats(url: string, seconds: number): Promise<ReleaseFigures> {
+export async function releasesAgainstHeartbeats(url: string, seconds: number, ttlMs = 900): Promise<ReleaseFigures> {
   const pool = new Pool({ connectionString: url, max: 10 })
   const store = postgres(pool)
-  const locks = createLocks(store, { ttl: '900ms', wait: '10s' })
+  const locks = createLocks(store, { ttl: ttlMs, wait: '10s' })
   const figures: ReleaseFigures = { rounds: 0, renewed: 0, failed: 0, lost: 0, slowestMs: 0 }
   locks.on('renewed', () => figures.renewed++)
   locks.on('lost', () => figures.lost++)
@@ -77,7 +77,7 @@ export async function releasesAgainstHeartbeats(url: string, seconds: number): P
     figures.rounds++
     const began = performance.now()
     const held = await Promise.all(names.sort(() => Math.random() - 0.5).map((name) => locks.acquire(name)))
-    const heartbeat = 265 + Math.random() * 70 - (performance.now() - began)
+    const heartbeat = ttlMs / 3 - 35 + Math.random() * 70 - (performance.now() - began)
     await new Promise((resolve) => setTimeout(resolve, heartbeat))
     const releasing = performance.now()
     const answers = await Promise.all(held.map((lock) => lock.release().catch(() => false)))

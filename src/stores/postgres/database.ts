@@ -23,7 +23,7 @@ export interface Database {
 
 /** Who listens. */
 export interface Subscriber {
-  heard(payload: string): void
+  heard(payload: string, channel: string): void
   /** From now on the server will tell. Called again after each reconnect. */
   up(): void
   /** The connection is gone: what is said now is missed. */

@@ -11,7 +11,7 @@ export interface Session {
    * Runs statements in one simple-protocol message, and then, without waiting for the answer, those of a second one. Settles
    * with the last value of the first message; nobody hears what became of the second.
    */
-  send(sql: string, then?: string): Promise<string | undefined>
+  send(sql: string, afterwards?: string): Promise<string | undefined>
   /** Whether it keeps the process alive. */
   keepAlive(on: boolean): void
   /** Ends it, however it stands, within a moment. */
@@ -28,12 +28,12 @@ export interface JobOptions {
   /** Goes before what is not. */
   urgent?: boolean
   /** A second message, see `Session.send`. */
-  then?: string | undefined
+  afterwards?: string | undefined
 }
 
 interface Job {
   sql: string
-  then: string | undefined
+  afterwards: string | undefined
   timeoutMs: number
   resolve: (value: string | undefined) => void
   reject: (error: unknown) => void
@@ -57,10 +57,10 @@ export class Dedicated {
   }
 
   /** Rejects with `NotConnectedError` if nothing was sent. */
-  run(sql: string, timeoutMs: number, { urgent = false, then }: JobOptions = {}): Promise<string | undefined> {
+  run(sql: string, timeoutMs: number, { urgent = false, afterwards }: JobOptions = {}): Promise<string | undefined> {
     return new Promise((resolve, reject) => {
       const jobs = urgent ? this.#urgent : this.#others
-      jobs.push({ sql, then, timeoutMs, resolve, reject })
+      jobs.push({ sql, afterwards, timeoutMs, resolve, reject })
       if (!this.#busy) void this.#work()
     })
   }
@@ -126,7 +126,7 @@ export class Dedicated {
   }
 
   /** Whether the connection is still of use. */
-  #carryOut({ sql, then, timeoutMs, resolve, reject }: Job, session: Session): Promise<boolean> {
+  #carryOut({ sql, afterwards, timeoutMs, resolve, reject }: Job, session: Session): Promise<boolean> {
     const current = this.#session
     return new Promise((done) => {
       // A connection into a black hole never answers, and everything else would wait behind it.
@@ -136,7 +136,7 @@ export class Dedicated {
         reject(new Error('the server did not answer'))
         done(false)
       })
-      session.send(sql, then).then(
+      session.send(sql, afterwards).then(
         (value) => {
           cancel()
           resolve(value)

@@ -15,6 +15,10 @@ export function sqlInteger(value: number): string {
   return `${value}::pg_catalog.int4`
 }
 
+export function sqlBigint(value: Maybe<bigint>): string {
+  return `${value ?? 'NULL'}::pg_catalog.int8`
+}
+
 export function sqlNumber(value: Maybe<number>): string {
   return `${value ?? 'NULL'}::pg_catalog.float8`
 }

@@ -23,6 +23,7 @@ class PgListener {
   #client: PgClient | undefined
   /** The connection is open: whoever registers now has to be listened for by a command of its own. */
   #listening = false
+  #last: Promise<unknown> = Promise.resolve()
   #pauseMs = FIRST_PAUSE_MS
   #cancelPause: (() => void) | undefined
 
@@ -49,7 +50,7 @@ class PgListener {
     client.on('end', lost)
     client.on('notification', ({ channel = '', payload = '' }) => {
       for (const { channels, subscriber } of [...this.#registered])
-        if (channels.includes(channel)) subscriber.heard(payload)
+        if (channels.includes(channel)) subscriber.heard(payload, channel)
     })
     const cancel = realWorld.after(this.#timeoutMs, lost)
     try {
@@ -68,7 +69,9 @@ class PgListener {
   async #subscribe(client: PgClient, registrations: readonly Registration[]): Promise<void> {
     const channels = registrations.flatMap(({ channels }) => channels)
     try {
-      await client.query(channels.map((channel) => `LISTEN "${channel}"`).join('; '))
+      await this.#run(client, channels.map((channel) => `LISTEN "${channel}"`).join('; '))
+      // pg_stat_activity shows the last statement, and the names of channels are secret.
+      await this.#run(client, 'SELECT 1')
     } catch {
       return this.#lost(client, this.#pauseMs)
     }
@@ -77,9 +80,16 @@ class PgListener {
     for (const registration of registrations) if (this.#registered.has(registration)) registration.subscriber.up()
   }
 
+  /** One after the other: pg warns of a client that is given several queries at once. */
+  #run(client: PgClient, text: string): Promise<unknown> {
+    const answer = this.#last.then(() => client.query(text))
+    this.#last = answer.catch(() => {})
+    return answer
+  }
+
   #lost(client: PgClient, pauseMs: number): void {
     if (this.#client !== client) return
-    this.#forget(client)
+    void this.#forget(client)
     for (const { subscriber } of [...this.#registered]) subscriber.down()
     this.#pauseMs = Math.min(this.#pauseMs * 2, LONGEST_PAUSE_MS)
     // Spread out: after a restart of the server all processes come back at once.
@@ -103,7 +113,7 @@ class PgListener {
         (channel) => ![...this.#registered].some(({ channels }) => channels.includes(channel)),
       )
       if (client && this.#listening && unused.length > 0)
-        await client.query(unused.map((channel) => `UNLISTEN "${channel}"`).join('; ')).catch(() => {})
+        await this.#run(client, unused.map((channel) => `UNLISTEN "${channel}"`).join('; ')).catch(() => {})
       return
     }
     this.#cancelPause?.()
@@ -113,6 +123,7 @@ class PgListener {
   #forget(client: PgClient): Promise<void> {
     this.#client = undefined
     this.#listening = false
+    this.#last = Promise.resolve()
     return endSoon(client)
   }
 }

@@ -20,24 +20,31 @@ interface PgConnection {
 
 /**
  * One simple-protocol message, through the interface that `pg` has for cursors. `texts` are written at once: the server
- * begins the second when it has answered the first. pg must be given as many queries as messages, so the second is a
- * query that sends nothing.
+ * begins the second when it has answered the first. pg counts one query for each answer, so the second gets a query that
+ * sends nothing, made by `submitted`.
  */
 class RawQuery {
   readonly #texts: readonly string[]
   readonly #done: (error: unknown, value: string | undefined) => void
+  readonly #submitted: () => void
   #value: string | undefined
   #error: unknown
 
-  constructor(texts: readonly string[], done: (error: unknown, value: string | undefined) => void) {
+  constructor(
+    texts: readonly string[],
+    done: (error: unknown, value: string | undefined) => void,
+    submitted: () => void = () => {},
+  ) {
     this.#texts = texts
     this.#done = done
+    this.#submitted = submitted
   }
 
   submit(connection: PgConnection): void {
     connection.stream.cork()
     for (const text of this.#texts) connection.query(text)
     connection.stream.uncork()
+    this.#submitted()
   }
 
   handleDataRow({ fields }: { fields: (string | null)[] }): void {
@@ -83,15 +90,14 @@ export async function openSession(client: PgClient, broken: () => void, timeoutM
   client.on('end', lost)
   await connectWithin(client, timeoutMs)
   return {
-    send: (sql, then) =>
+    send: (sql, afterwards) =>
       new Promise((resolve, reject) => {
         if (over) return reject(new Error('the connection was closed'))
+        const done = (error: unknown, value: string | undefined): void => (error ? reject(error) : resolve(value))
+        const second = (): void => void client.query(new RawQuery([], () => {}))
         client.query(
-          new RawQuery(then === undefined ? [sql] : [sql, then], (error, value) =>
-            error ? reject(error) : resolve(value),
-          ),
+          afterwards === undefined ? new RawQuery([sql], done) : new RawQuery([sql, afterwards], done, second),
         )
-        if (then !== undefined) client.query(new RawQuery([], () => {}))
       }),
     keepAlive: (on) => (on ? client.ref?.() : client.unref?.()),
     end: () => endSoon(client),

@@ -89,7 +89,7 @@ export class PostgresJsDatabase implements Database {
       this.#sql.listen(
         channel,
         (payload) => {
-          if (open) subscriber.heard(payload)
+          if (open) subscriber.heard(payload, channel)
         },
         () => {
           // Once for every channel of a connection: all of them, and the server tells.
@@ -123,9 +123,9 @@ interface OwnSql {
 /** postgres.js writes queries without waiting for the answers to earlier ones, and connects again by itself. */
 function openSession(sql: OwnSql): Session {
   return {
-    send: (text, then) => {
+    send: (text, afterwards) => {
       const answer = Promise.resolve(sql.unsafe(text)).then(valueOf)
-      if (then !== undefined) Promise.resolve(sql.unsafe(then)).catch(() => {})
+      if (afterwards !== undefined) Promise.resolve(sql.unsafe(afterwards)).catch(() => {})
       return answer
     },
     // Its socket has no handle for that; the store ends it.

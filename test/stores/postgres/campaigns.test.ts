@@ -58,7 +58,7 @@ test.concurrent('batches of renewals, releases, steals and claims in random orde
 test.concurrent('a hundred locks can be released in any order while their heartbeat is due', async () => {
   const url = await server.createDatabase()
   await placeAt('pg', url)
-  expect(await releasesAgainstHeartbeats(url, 3)).toMatchObject({ failed: 0, lost: 0 })
+  expect(await releasesAgainstHeartbeats(url, 4, 3_000)).toMatchObject({ failed: 0, lost: 0 })
 })
 
 test.concurrent('a failover to a synchronous standby loses nothing that was acknowledged', async () => {

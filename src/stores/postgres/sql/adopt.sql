@@ -29,10 +29,9 @@ begin
   execute format('lock table %s in access exclusive mode', v_table);
   execute $copy$
     insert into {schema}.leasehold_leases
-      (key, slot, owner, waiting, polls, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce, value, look_at)
-    select 'lock:' || lock_name, 0, holder_id, false, 0, 0, 2147483647, 2147483647,
-           (date_part('epoch', clock_timestamp()) * 1000000)::bigint, acquired_at, expires_at,
-           greatest(date_part('epoch', expires_at - acquired_at) * 1000, 1000), 0, false, metadata::text,
+      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, look_at)
+    select 'lock:' || lock_name, 0, holder_id, 2147483647, 2147483647,
+           (date_part('epoch', clock_timestamp()) * 1000000)::bigint, acquired_at, expires_at, false, metadata::text,
            clock_timestamp() + interval '1 minute'
     from $copy$ || v_table || $copy$ where expires_at > clock_timestamp()
     on conflict do nothing $copy$;

@@ -5,16 +5,23 @@ set local lock_timeout = 0;
 -- Whoever may create in a schema of the caller's path could otherwise have its operators run with the caller's rights.
 set local search_path = pg_catalog, pg_temp;
 select pg_advisory_xact_lock({migrateKey});
+-- While a request for a table lock waits behind somebody's open transaction, everybody else's waits behind the request. So it
+-- gives up soon (55P03), and the whole script is run again a little later.
+set local lock_timeout = '{lockTimeoutMs}ms';
 
 do $leasehold$
 declare
   v_version integer;
+  v_revision integer := 0;
 begin
   if to_regclass({metaText}) is not null then
     execute 'select version from ' || {metaText} || ' where id = 1' into v_version;
-    if v_version > {version} then
-      raise exception 'the schema is of version %, newer than this leasehold, which knows %', v_version, {version}
-        using hint = 'Update the leasehold package.';
+    if exists (select from pg_attribute where attrelid = to_regclass({metaText}) and attname = 'revision') then
+      execute 'select revision from ' || {metaText} || ' where id = 1' into v_revision;
+    end if;
+    if (v_version, v_revision) > ({version}, {revision}) then
+      raise exception 'the schema is of version %.%, newer than this leasehold, which knows %.%',
+        v_version, v_revision, {version}, {revision} using errcode = 'LH003', hint = 'Update the leasehold package.';
     end if;
   end if;
   if {definer} is true and {schemaText} = 'public' then

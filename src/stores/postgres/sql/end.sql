@@ -5,9 +5,10 @@ declare
   v_function record;
   v_definer boolean;
 begin
-  insert into {schema}.leasehold_meta (id, version, serves, fence, script, definer)
-  values (1, {version}, {serves}, 0, {scriptText}, coalesce({definer}, false))
+  insert into {schema}.leasehold_meta (id, version, serves, script, revision, definer)
+  values (1, {version}, {serves}, {scriptText}, {revision}, coalesce({definer}, false))
   on conflict (id) do update set version = excluded.version, serves = excluded.serves, script = excluded.script,
+    revision = excluded.revision,
     definer = coalesce({definer}, leasehold_meta.definer)
   returning definer into v_definer;
   foreach v_name in array {relationNames} loop

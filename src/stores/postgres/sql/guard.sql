@@ -7,6 +7,11 @@ create or replace function {schema}.leasehold_guard(p_resource text, p_token big
 declare
   v_seen bigint;
 begin
+  -- One forged token of the far future would lock everybody out for ever.
+  if p_token > date_part('epoch', clock_timestamp() + interval '1 day') * 1000000 then
+    raise exception 'the token % for "%" is more than a day ahead of the clock', p_token, p_resource
+      using errcode = 'LH004', hint = 'It was forged, or the clock of whoever granted it is wrong.';
+  end if;
   insert into {schema}.leasehold_guards as g (resource, token, seen_at) values (p_resource, p_token, clock_timestamp())
   on conflict (resource) do update set token = excluded.token, seen_at = excluded.seen_at where g.token <= excluded.token;
   if not found then
