@@ -1,3 +1,5 @@
+import { realWorld } from '../../kit/world.js'
+
 /** Callers who came while a call was out, and whose items travel together in the next one. */
 interface Caller<Item, Answer> {
   items: readonly Item[]
@@ -6,31 +8,47 @@ interface Caller<Item, Answer> {
 }
 
 /**
- * One call at a time; what arrives meanwhile goes out together in the next, at most `most` items. On a single connection
- * calls would otherwise queue up one by one, each with a wait for the disk of its own.
+ * At most `lanes` calls at a time; what arrives meanwhile goes out together in the next, at most `most` items. Calls would
+ * otherwise queue up one by one for a connection, each with a transaction and a wait for the disk of its own. A call that
+ * takes longer than `slowMs` no longer counts: it may wait for a key that somebody is deciding about, and others need not.
  */
 export class Coalescer<Item, Answer> {
   readonly #call: (items: readonly Item[]) => Promise<Answer[]>
   readonly #most: number
+  readonly #lanes: number
+  readonly #slowMs: number
   #waiting: Caller<Item, Answer>[] = []
-  #busy = false
+  #busy = 0
 
-  constructor(call: (items: readonly Item[]) => Promise<Answer[]>, most: number) {
+  constructor(
+    call: (items: readonly Item[]) => Promise<Answer[]>,
+    most: number,
+    lanes = 1,
+    slowMs: number = Number.POSITIVE_INFINITY,
+  ) {
     this.#call = call
     this.#most = most
+    this.#lanes = lanes
+    this.#slowMs = slowMs
   }
 
   ask(items: readonly Item[]): Promise<Answer[]> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ items, resolve, reject })
-      if (!this.#busy) void this.#work()
+      if (this.#busy < this.#lanes) void this.#work()
     })
   }
 
   async #work(): Promise<void> {
-    this.#busy = true
-    while (this.#waiting.length > 0) {
+    this.#busy++
+    let slow = false
+    while (this.#waiting.length > 0 && !slow) {
       const aboard = this.#board()
+      const cancel = this.#afterSlow(() => {
+        slow = true
+        this.#busy--
+        if (this.#waiting.length > 0) void this.#work()
+      })
       try {
         const answers = await this.#call(
           aboard.length === 1 ? (aboard[0]?.items ?? []) : aboard.flatMap(({ items }) => items),
@@ -39,9 +57,15 @@ export class Coalescer<Item, Answer> {
         for (const { items, resolve } of aboard) resolve(answers.slice(next, (next += items.length)))
       } catch (error) {
         for (const { reject } of aboard) reject(error)
+      } finally {
+        cancel()
       }
     }
-    this.#busy = false
+    if (!slow) this.#busy--
+  }
+
+  #afterSlow(run: () => void): () => void {
+    return this.#slowMs === Number.POSITIVE_INFINITY ? () => {} : realWorld.after(this.#slowMs, run)
   }
 
   #board(): Caller<Item, Answer>[] {

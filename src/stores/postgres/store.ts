@@ -51,6 +51,15 @@ export interface PostgresOptions {
   listen?: boolean
 }
 
+/**
+ * So many calls with claims are out at once before further claims travel together. A lone caller is not held up, and many
+ * instances on one store object do not take all of the user's connections.
+ */
+const CLAIM_LANES = 2
+
+/** A call with claims that takes longer holds up no others. */
+const SLOW_CLAIM_MS = 50
+
 /** A lease table in PostgreSQL. `files`: other SQL than ours only in experiments. */
 export function createPostgresStore(
   database: Database,
@@ -73,6 +82,7 @@ class Postgres implements Store {
 
   readonly #calls: Calls
   readonly #wakeups: Wakeups | undefined
+  readonly #claims: Coalescer<Claim, Answer>
   readonly #renewals: Coalescer<Renewal, Renewed>
   readonly #releases: Coalescer<Lease, Released>
   readonly #possibleLossListeners = new Set<() => void>()
@@ -88,6 +98,7 @@ class Postgres implements Store {
       migrate,
       onBack: () => this.#onPossibleLoss(),
     })
+    this.#claims = new Coalescer((claims) => this.#acquire(claims), this.maxBatch, CLAIM_LANES, SLOW_CLAIM_MS)
     this.#renewals = new Coalescer((renewals) => this.#renew(renewals), this.maxBatch)
     this.#releases = new Coalescer((leases) => this.#release(leases), this.maxBatch)
     this.#close = close
@@ -110,36 +121,36 @@ class Postgres implements Store {
   }
 
   async acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
-    const answers = await (options?.atomic ? this.#acquireAll(claims) : this.#acquire(claims))
+    const answers = options?.atomic
+      ? await this.#acquireAll(claims)
+      : await singly<Claim, Answer>(claims, unknownAnswer, (carried) => this.#claims.ask(carried))
     // The first release need not wait for its connection.
     if (answers.some(({ granted }) => granted === true)) this.#calls.warm()
     return answers
   }
 
-  #acquire(claims: readonly Claim[]): Promise<Answer[]> {
-    return singly<Claim, Answer>(claims, unknownAnswer, async (carried) => {
-      const [claim] = carried
-      if (carried.length !== 1 || !claim) {
-        const calls = carried.map(claimJson)
-        const answers = await this.#calls.ask<AcquireAnswer[]>('acquire', sqlJson(calls), sqlText(this.#subscriber))
-        return answers.map((answer, i) => answerOf(answer, carried[i] as Claim))
-      }
-      const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
-      const answer = await this.#calls.ask<AcquireAnswer>(
-        'acquire_one',
-        sqlText(key),
-        sqlText(owner),
-        sqlInteger(weight),
-        sqlInteger(capacity),
-        sqlNumber(ttlMs),
-        sqlText(value),
-        sqlNumber(placeMs),
-        sqlBoolean(announce),
-        sqlBoolean(steal),
-        sqlText(this.#subscriber),
-      )
-      return [answerOf(answer, claim)]
-    })
+  async #acquire(claims: readonly Claim[]): Promise<Answer[]> {
+    const [claim] = claims
+    if (claims.length !== 1 || !claim) {
+      const calls = sqlJson(claims.map(claimJson))
+      const answers = await this.#calls.ask<AcquireAnswer[]>('acquire', calls, sqlText(this.#subscriber))
+      return answers.map((answer, i) => answerOf(answer, claims[i] as Claim))
+    }
+    const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
+    const answer = await this.#calls.ask<AcquireAnswer>(
+      'acquire_one',
+      sqlText(key),
+      sqlText(owner),
+      sqlInteger(weight),
+      sqlInteger(capacity),
+      sqlNumber(ttlMs),
+      sqlText(value),
+      sqlNumber(placeMs),
+      sqlBoolean(announce),
+      sqlBoolean(steal),
+      sqlText(this.#subscriber),
+    )
+    return [answerOf(answer, claim)]
   }
 
   async #acquireAll(claims: readonly Claim[]): Promise<Answer[]> {

@@ -87,9 +87,17 @@ begin
   end if;
 
   if p_queue_ms is not null then
-    v_arrival := {schema}.leasehold_enqueue(
-      p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_queue_ms, v_now, p_announce, p_value, p_subscriber);
-  else
+    -- Whoever is in the queue already keeps its place, unless its entry has expired.
+    insert into {schema}.leasehold_queue as q
+      (key, owner, arrival, weight, capacity, ttl_ms, queue_ms, since, expires_at, announce, value, subscriber)
+    select p_key, p_owner, coalesce(
+        (select arrival from {schema}.leasehold_queue where key = p_key order by arrival desc limit 1), 0) + 1,
+      p_weight, p_capacity, p_ttl_ms, p_queue_ms, v_now, v_now + p_queue_ms * interval '1 millisecond', p_announce, p_value,
+      p_subscriber
+    on conflict (key, owner) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
+      arrival = case when q.expires_at > v_now then q.arrival else excluded.arrival end
+    returning arrival into v_arrival;
+  elsif not v_first then
     select arrival into v_arrival from {schema}.leasehold_queue where key = p_key and owner = p_owner;
   end if;
   if not v_first then
@@ -103,31 +111,6 @@ begin
   where key = p_key and owner is not null order by expires_at limit 1;
   return json_build_array(
     0, v_ahead, b.owner, greatest(date_part('epoch', b.expires_at - v_now) * 1000, 0), b.token::text, b.value, s.token::text, v_served);
-end $leasehold$;
-
--- leasehold_enqueue(…) → when it arrived. Whoever is in the queue already keeps its place.
-create or replace function {schema}.leasehold_enqueue(
-  p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_queue_ms double precision,
-  p_now timestamptz, p_announce boolean, p_value text, p_subscriber text
-) returns bigint language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
-declare
-  v_arrival bigint;
-  v_expires timestamptz := p_now + p_queue_ms * interval '1 millisecond';
-begin
-  update {schema}.leasehold_queue set expires_at = v_expires, subscriber = p_subscriber
-  where key = p_key and owner = p_owner and expires_at > p_now returning arrival into v_arrival;
-  if found then
-    return v_arrival;
-  end if;
-  delete from {schema}.leasehold_queue where key = p_key and owner = p_owner;
-  insert into {schema}.leasehold_queue
-    (key, owner, arrival, weight, capacity, ttl_ms, queue_ms, since, expires_at, announce, value, subscriber)
-  values
-    (p_key, p_owner,
-     coalesce((select arrival from {schema}.leasehold_queue where key = p_key order by arrival desc limit 1), 0) + 1,
-     p_weight, p_capacity, p_ttl_ms, p_queue_ms, p_now, v_expires, p_announce, p_value, p_subscriber)
-  returning arrival into v_arrival;
-  return v_arrival;
 end $leasehold$;
 
 -- leasehold_acquire_one(one claim) → an answer of leasehold_decide; [2] where the key could not be locked

@@ -89,9 +89,17 @@ begin
   end if;
 
   if p_queue_ms is not null then
-    v_arrival := {schema}.leasehold_enqueue(
-      p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_queue_ms, v_now, p_announce, p_value, p_subscriber);
-  else
+    -- Whoever is in the queue already keeps its place, unless its entry has expired.
+    insert into {schema}.leasehold_queue as q
+      (key, owner, arrival, weight, capacity, ttl_ms, queue_ms, since, expires_at, announce, value, subscriber)
+    select p_key, p_owner, coalesce(
+        (select arrival from {schema}.leasehold_queue where key = p_key order by arrival desc limit 1), 0) + 1,
+      p_weight, p_capacity, p_ttl_ms, p_queue_ms, v_now, v_now + p_queue_ms * interval '1 millisecond', p_announce, p_value,
+      p_subscriber
+    on conflict (key, owner) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
+      arrival = case when q.expires_at > v_now then q.arrival else excluded.arrival end
+    returning arrival into v_arrival;
+  elsif not v_first then
     select arrival into v_arrival from {schema}.leasehold_queue where key = p_key and owner = p_owner;
   end if;
   if not v_first then
@@ -105,31 +113,6 @@ begin
   where key = p_key and owner is not null order by expires_at limit 1;
   return json_build_array(
     0, v_ahead, b.owner, greatest(date_part('epoch', b.expires_at - v_now) * 1000, 0), b.token::text, b.value, s.token::text, v_served);
-end $leasehold$;
-
--- leasehold_enqueue(…) → when it arrived. Whoever is in the queue already keeps its place.
-create or replace function {schema}.leasehold_enqueue(
-  p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_queue_ms double precision,
-  p_now timestamptz, p_announce boolean, p_value text, p_subscriber text
-) returns bigint language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
-declare
-  v_arrival bigint;
-  v_expires timestamptz := p_now + p_queue_ms * interval '1 millisecond';
-begin
-  update {schema}.leasehold_queue set expires_at = v_expires, subscriber = p_subscriber
-  where key = p_key and owner = p_owner and expires_at > p_now returning arrival into v_arrival;
-  if found then
-    return v_arrival;
-  end if;
-  delete from {schema}.leasehold_queue where key = p_key and owner = p_owner;
-  insert into {schema}.leasehold_queue
-    (key, owner, arrival, weight, capacity, ttl_ms, queue_ms, since, expires_at, announce, value, subscriber)
-  values
-    (p_key, p_owner,
-     coalesce((select arrival from {schema}.leasehold_queue where key = p_key order by arrival desc limit 1), 0) + 1,
-     p_weight, p_capacity, p_ttl_ms, p_queue_ms, p_now, v_expires, p_announce, p_value, p_subscriber)
-  returning arrival into v_arrival;
-  return v_arrival;
 end $leasehold$;
 
 -- leasehold_acquire_one(one claim) → an answer of leasehold_decide; [2] where the key could not be locked
@@ -621,12 +604,17 @@ $leasehold$;
 create or replace function {schema}.leasehold_notify(p_subscriber text, p_message json, p_defer boolean default false)
 returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
-  v_channel text := coalesce({schema}.leasehold_channel(p_subscriber), {channelText});
+  v_channel text := {channelText};
   v_setting text;
 begin
   -- NOTIFY carries less than 8000 bytes. Whoever is not told comes by itself a little later.
   if octet_length(p_message::text) >= 7900 then
     return;
+  end if;
+  if p_subscriber is not null then
+    -- leasehold_channel, without the price of a call.
+    select 'leasehold_' || left(encode(sha256(convert_to(secret || p_subscriber, 'UTF8')), 'hex'), 48) into v_channel
+    from {schema}.leasehold_secret where id = 1;
   end if;
   if p_defer then
     v_setting := set_config('leasehold.deferred_at', date_part('epoch', clock_timestamp())::text, false);
@@ -746,13 +734,17 @@ begin
   if v_head.owner is null or v_head.owner = p_before then
     return false;
   end if;
-  if exists (select from {schema}.leasehold_leases where key = p_key and owner is not null and expires_at <= p_now) then
+  loop
+    select coalesce(sum(weight) filter (where owner is not null), 0) as held, max(token) as token,
+           min(slot) filter (where owner is null) as free_slot, coalesce(max(slot) + 1, 0) as new_slot,
+           count(*) filter (where owner is not null and expires_at <= p_now) as expired
+    into s from {schema}.leasehold_leases where key = p_key;
+    exit when s.expired = 0;
     perform {schema}.leasehold_clear(p_key, p_now);
+  end loop;
+  if s.token is null then
+    select max(token) into s.token from {schema}.leasehold_fences;
   end if;
-  select coalesce(sum(weight) filter (where owner is not null), 0) as held,
-         coalesce(max(token), (select max(token) from {schema}.leasehold_fences)) as token,
-         min(slot) filter (where owner is null) as free_slot, coalesce(max(slot) + 1, 0) as new_slot
-  into s from {schema}.leasehold_leases where key = p_key;
   while v_head.owner is not null and v_head.owner is distinct from p_before
     and s.held + v_head.weight <= v_head.capacity and v_served < 1000
   loop
@@ -776,6 +768,7 @@ begin
       select min(slot) into s.free_slot from {schema}.leasehold_leases where key = p_key and slot > s.free_slot and owner is null;
     end if;
     v_served := v_served + 1;
+    exit when s.held >= v_head.capacity;
     v_head := {schema}.leasehold_head(p_key, p_now);
   end loop;
   return v_served > 0;
@@ -817,15 +810,11 @@ declare
   v_now timestamptz := clock_timestamp();
   v_slot integer;
   v_announced boolean;
-  v_others boolean := true;
   v_was integer := 1;
 begin
   update {schema}.leasehold_leases set owner = null, value = null
   where key = p_key and owner = p_owner and expires_at > v_now and (p_token is null or token = p_token)
-  returning slot, announce,
-    exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot <> leasehold_leases.slot)
-    or exists (select from {schema}.leasehold_queue q where q.key = p_key)
-  into v_slot, v_announced, v_others;
+  returning slot, announce into v_slot, v_announced;
   if not found then
     if p_token is not null then
       return null;
@@ -842,7 +831,7 @@ begin
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
   end if;
-  if v_others and {schema}.leasehold_serve(p_key, v_now, null, p_defer) then
+  if exists (select from {schema}.leasehold_queue where key = p_key) and {schema}.leasehold_serve(p_key, v_now, null, p_defer) then
     return v_was + 4;
   end if;
   return v_was;

@@ -16,12 +16,17 @@ $leasehold$;
 create or replace function {schema}.leasehold_notify(p_subscriber text, p_message json, p_defer boolean default false)
 returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
-  v_channel text := coalesce({schema}.leasehold_channel(p_subscriber), {channelText});
+  v_channel text := {channelText};
   v_setting text;
 begin
   -- NOTIFY carries less than 8000 bytes. Whoever is not told comes by itself a little later.
   if octet_length(p_message::text) >= 7900 then
     return;
+  end if;
+  if p_subscriber is not null then
+    -- leasehold_channel, without the price of a call.
+    select 'leasehold_' || left(encode(sha256(convert_to(secret || p_subscriber, 'UTF8')), 'hex'), 48) into v_channel
+    from {schema}.leasehold_secret where id = 1;
   end if;
   if p_defer then
     v_setting := set_config('leasehold.deferred_at', date_part('epoch', clock_timestamp())::text, false);
@@ -141,13 +146,17 @@ begin
   if v_head.owner is null or v_head.owner = p_before then
     return false;
   end if;
-  if exists (select from {schema}.leasehold_leases where key = p_key and owner is not null and expires_at <= p_now) then
+  loop
+    select coalesce(sum(weight) filter (where owner is not null), 0) as held, max(token) as token,
+           min(slot) filter (where owner is null) as free_slot, coalesce(max(slot) + 1, 0) as new_slot,
+           count(*) filter (where owner is not null and expires_at <= p_now) as expired
+    into s from {schema}.leasehold_leases where key = p_key;
+    exit when s.expired = 0;
     perform {schema}.leasehold_clear(p_key, p_now);
+  end loop;
+  if s.token is null then
+    select max(token) into s.token from {schema}.leasehold_fences;
   end if;
-  select coalesce(sum(weight) filter (where owner is not null), 0) as held,
-         coalesce(max(token), (select max(token) from {schema}.leasehold_fences)) as token,
-         min(slot) filter (where owner is null) as free_slot, coalesce(max(slot) + 1, 0) as new_slot
-  into s from {schema}.leasehold_leases where key = p_key;
   while v_head.owner is not null and v_head.owner is distinct from p_before
     and s.held + v_head.weight <= v_head.capacity and v_served < 1000
   loop
@@ -171,6 +180,7 @@ begin
       select min(slot) into s.free_slot from {schema}.leasehold_leases where key = p_key and slot > s.free_slot and owner is null;
     end if;
     v_served := v_served + 1;
+    exit when s.held >= v_head.capacity;
     v_head := {schema}.leasehold_head(p_key, p_now);
   end loop;
   return v_served > 0;

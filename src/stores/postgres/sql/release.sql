@@ -9,15 +9,11 @@ declare
   v_now timestamptz := clock_timestamp();
   v_slot integer;
   v_announced boolean;
-  v_others boolean := true;
   v_was integer := 1;
 begin
   update {schema}.leasehold_leases set owner = null, value = null
   where key = p_key and owner = p_owner and expires_at > v_now and (p_token is null or token = p_token)
-  returning slot, announce,
-    exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot <> leasehold_leases.slot)
-    or exists (select from {schema}.leasehold_queue q where q.key = p_key)
-  into v_slot, v_announced, v_others;
+  returning slot, announce into v_slot, v_announced;
   if not found then
     if p_token is not null then
       return null;
@@ -34,7 +30,7 @@ begin
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
   end if;
-  if v_others and {schema}.leasehold_serve(p_key, v_now, null, p_defer) then
+  if exists (select from {schema}.leasehold_queue where key = p_key) and {schema}.leasehold_serve(p_key, v_now, null, p_defer) then
     return v_was + 4;
   end if;
   return v_was;
