@@ -24,7 +24,7 @@ function acquire_lock that is not ours; --adopt takes their rows over.`,
 }
 
 async function migrateDatabase(input: Input): Promise<number> {
-  const url = input.value('store') || process.env.LEASEHOLD_STORE || ''
+  const url = storeUrl(input) ?? ''
   const isPostgres = /^postgres(ql)?:/.test(url)
   const { openClient, parseUrl } = await import('../../stores/postgres/open.js')
   // The store would look for its tables in the schema that its URL names.

@@ -65,10 +65,8 @@ export async function guard(transaction: Transaction, options: GuardOptions): Pr
 }
 
 /** The same, and resolves with the ID of the transaction. */
-async function guardIn(
-  transaction: Transaction,
-  { resource, token, schema = 'public' }: GuardOptions,
-): Promise<string> {
+async function guardIn(transaction: Transaction, options: GuardOptions): Promise<string> {
+  const { resource, token, schema = 'public' } = knownOptions(options, ['resource', 'token', 'schema'])
   if (typeof resource !== 'string' || resource === '' || resource.includes('\0')) {
     throw new InvalidOptionError('resource', resource, 'text of at least one character, without NUL')
   }

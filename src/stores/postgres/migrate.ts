@@ -166,7 +166,7 @@ export async function migrateDatabase(
   files: Sources = sources,
   revision: number = REVISION,
 ): Promise<boolean> {
-  const names = namesOf(options.schema ?? 'public')
+  const names = namesOf(knownOptions(options, ['schema', 'adopt', 'definer']).schema ?? 'public')
   const script = body(options, files, revision)
   const deadline = realWorld.now() + PATIENCE_MS
   for (;;) {
