@@ -11,7 +11,12 @@ export interface Order {
   only?: string | undefined
   /** Only on this kind of store. */
   shape?: string | undefined
-  stopAtFirst?: boolean | undefined
+  /** Violations of other rules do not count. */
+  rules?: string[] | undefined
+  /** After this many failures a worker has seen enough. */
+  stopAfter?: number | undefined
+  /** Put a digest of every event into the report. */
+  digest?: boolean | undefined
   /** Shrink to this rule. */
   rule?: string | undefined
   /** Do not shrink. */
@@ -35,4 +40,6 @@ export interface Report {
   refusals: number
   failures: Failure[]
   byWorkload: Record<string, number>
+  /** Of everything that happened, if asked for. */
+  digest: string
 }
