@@ -97,6 +97,7 @@ export async function search(
   const sum = nothing()
   for (const report of reports) {
     sum.schedules += report.schedules
+    sum.cpuMs += report.cpuMs
     sum.events += report.events
     sum.grants += report.grants
     sum.refusals += report.refusals
@@ -110,5 +111,5 @@ export async function search(
 }
 
 function nothing(): Report {
-  return { schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {}, digest: '' }
+  return { schedules: 0, cpuMs: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {}, digest: '' }
 }

@@ -35,6 +35,8 @@ export interface Failure {
 /** What a worker has seen. */
 export interface Report {
   schedules: number
+  /** Of the processor, in milliseconds. */
+  cpuMs: number
   events: number
   grants: number
   refusals: number

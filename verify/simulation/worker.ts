@@ -18,7 +18,16 @@ setImmediate(() => {
 })
 
 function search(): void {
-  const report: Report = { schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {}, digest: '' }
+  const report: Report = {
+    schedules: 0,
+    cpuMs: 0,
+    events: 0,
+    grants: 0,
+    refusals: 0,
+    failures: [],
+    byWorkload: {},
+    digest: '',
+  }
   const hash = createHash('sha256')
   const until = performance.now() + (order.seconds ?? Number.POSITIVE_INFINITY) * 1_000
   for (let number = order.from; number < order.to && performance.now() < until; number += order.step) {
@@ -39,6 +48,8 @@ function search(): void {
     report.failures.push(failure)
     if (report.failures.length === order.stopAfter) break
   }
+  const { user, system } = process.cpuUsage()
+  report.cpuMs = (user + system) / 1_000
   report.digest = hash.digest('hex')
   process.send?.(report, () => process.disconnect?.())
 }
