@@ -58,8 +58,6 @@ export class Actor {
   readonly store: Store
   distributed: DistributedLock | undefined
   limiter: Limiter | undefined
-  /** Of the calls of the `DistributedLock` that are under way, by name. */
-  readonly pendingTtls: Map<string, number[]> = new Map()
   readonly longestTtl: Map<string, number> = new Map()
   /** Of the `DistributedLock`, by name. */
   readonly beliefs: Map<string, { deadline: number; releasedAt: number | undefined; belief: Belief }> = new Map()

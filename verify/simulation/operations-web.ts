@@ -74,13 +74,11 @@ export interface DistributedOperation extends Operation {
 
 /** The class of the seeds: one holder per instance, acquiring again extends. */
 export async function distributed(actor: Actor, op: DistributedOperation): Promise<void> {
-  const { process, judge, store } = actor
+  const { process, judge } = actor
+  const store = actor.store
   actor.distributed ??= new DistributedLock(store)
   const locks = actor.distributed
   const options = { timeoutSeconds: op.ttl / 1_000, blocking: op.wait > 0, blockingTimeoutSeconds: op.wait / 1_000 }
-  const pending = actor.pendingTtls.get(op.name) ?? []
-  actor.pendingTtls.set(op.name, pending)
-  pending.push(op.ttl)
   shorten(actor, op.name, op.ttl)
   actor.longestTtl.set(op.name, Math.max(actor.longestTtl.get(op.name) ?? 0, op.ttl, op.extend ?? 0))
   try {
@@ -118,18 +116,13 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
     const { code, message = '' } = error as { code?: string; message?: string }
     const known = code === 'LOCK_LOST' || code === 'STORE_UNAVAILABLE' || message.startsWith('Failed to acquire lock')
     if (!known) judge.accuse('wrong error', `${actor.label} DistributedLock: ${String(error)}`)
-  } finally {
-    pending.splice(pending.indexOf(op.ttl), 1)
   }
 }
 
 /** One belief per instance and name, until the time that it was told last. */
 function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: Date): void {
   const { process, judge } = actor
-  const now = process.clockAt(process.local)
-  const told = now + expiresAt.getTime() - actor.sim.probe(() => process.world.date())
-  // Another call of this instance may take its turn at any moment, and make it shorter.
-  const deadline = Math.min(told, ...(actor.pendingTtls.get(op.name) ?? []).map((ttl) => now + ttl - ttl * 0.01 - 2))
+  const deadline = process.clockAt(process.local) + expiresAt.getTime() - actor.sim.probe(() => process.world.date())
   const before = actor.beliefs.get(op.name)
   // Another operation of this instance released it in this very moment.
   if (before?.releasedAt === process.local) return
@@ -137,14 +130,14 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
     before.deadline = deadline
     return
   }
-  const begun = { deadline, releasedAt: undefined } as {
+  const now = { deadline, releasedAt: undefined } as {
     deadline: number
     releasedAt: number | undefined
     belief: Belief
   }
-  const held = (): boolean => process.world.now(true) < begun.deadline
-  begun.belief = judge.begins(wait, { weight: ALL, capacity: ALL, token: undefined, held, what: `#${op.id}` })
-  actor.beliefs.set(op.name, begun)
+  const held = (): boolean => process.world.now(true) < now.deadline
+  now.belief = judge.begins(wait, { weight: ALL, capacity: ALL, token: undefined, held, what: `#${op.id}` })
+  actor.beliefs.set(op.name, now)
 }
 
 /** From the moment of asking, a shorter time counts. */
