@@ -16,9 +16,198 @@ export interface Mutant {
 }
 
 const LEASE = 'core/lease.ts'
+const ACQUISITION = 'core/acquisition.ts'
 const MEMORY = 'stores/memory/index.ts'
 
 export const MUTANTS: readonly Mutant[] = [
+  {
+    name: 'clean-up of a stale grant releases whatever its owner has by then',
+    finding: 'A1',
+    workload: 'shared',
+    shape: 'pool',
+    rules: ['capacity'],
+    edits: [
+      {
+        file: ACQUISITION,
+        find: `void this.#engine.cleanup.release({ key: this.key, owner, token }, ttlMs)
+      this.#useFreshOwner()
+`,
+        replace: `void this.#engine.cleanup.release({ key: this.key, owner }, ttlMs)
+`,
+      },
+    ],
+  },
+  {
+    name: 'a pushed grant is new if it is newer than one of the holders',
+    finding: 'A2',
+    workload: 'semaphore',
+    rules: ['capacity'],
+    edits: [
+      {
+        file: ACQUISITION,
+        find: 'const isNewer = this.#newest !== undefined && token > this.#newest',
+        replace: 'const isNewer = token > (this.#refusal?.blocker?.token ?? token)',
+      },
+    ],
+  },
+  {
+    name: 'a signal read after the release never aborts',
+    finding: 'A4',
+    workload: 'lock',
+    rules: ['signal after release'],
+    edits: [
+      {
+        file: LEASE,
+        find: 'const reason = this.loss ?? this.takenBack ?? this.#releasedReason() ?? this.engine.closingReason',
+        replace: 'const reason = this.loss ?? this.engine.closingReason',
+      },
+    ],
+  },
+  {
+    name: 'each try of a tick has an owner of its own',
+    finding: 'B5',
+    workload: 'schedule',
+    rules: ['tick nobody ran'],
+    edits: [
+      {
+        file: 'primitives/schedule-tick.ts',
+        find: 'this.#retries ? this.#untilDone(times, owner) : this.#forGood(times, owner)',
+        replace: 'this.#retries ? this.#untilDone(times, owner) : this.#forGood(times, this.#engine.identity.next())',
+      },
+    ],
+  },
+  {
+    name: 'a lock counts its time from the last request that was refused',
+    finding: 'B8',
+    workload: 'lock',
+    rules: ['acquiredAt'],
+    edits: [
+      {
+        file: LEASE,
+        find: 'this.acquiredAt = now',
+        replace: 'this.acquiredAt = sentAt',
+      },
+    ],
+  },
+  {
+    name: 'a waiter that was granted in the same turn is told to listeners as timed out',
+    finding: 'B9',
+    workload: 'semaphore',
+    shape: 'in-process',
+    rules: ['timeout event'],
+    edits: [
+      {
+        file: ACQUISITION,
+        find: `override due(): void {
+    if (this.settled) return
+`,
+        replace: `override due(): void {
+`,
+      },
+    ],
+  },
+  {
+    name: 'a subscription that nobody uses stays',
+    finding: 'D1',
+    workload: 'lock',
+    rules: ['subscription left'],
+    edits: [
+      {
+        file: 'core/subscriptions.ts',
+        find: `    this.#timers.set(this.#linger, now + LINGER_MS, LINGER_MS, LINGER_MS / 2)
+`,
+        replace: '',
+      },
+    ],
+  },
+  {
+    name: 'a late answer erases the record of a run',
+    finding: 'H1',
+    workload: 'run-once',
+    rules: ['runs again', 'two results'],
+    edits: [
+      {
+        file: ACQUISITION,
+        find: 'if (lease && (lease.isHere || lease.staysInStore)) return undefined',
+        replace: 'if (lease?.isHere) return undefined',
+      },
+    ],
+  },
+  {
+    name: 'close and releaseAll erase a record that is being written',
+    finding: 'H2',
+    workload: 'run-once',
+    rules: ['runs again', 'two results'],
+    edits: [
+      {
+        file: 'core/engine.ts',
+        find: `    if (lease.staysInStore) return this.#releaseRecorded(lease)
+`,
+        replace: '',
+      },
+    ],
+  },
+  {
+    name: 'a grant to a request that was called back is believed',
+    finding: 'H3',
+    workload: 'semaphore',
+    shape: 'blocking, counting',
+    rules: ['capacity'],
+    edits: [
+      {
+        file: ACQUISITION,
+        find: `if (this.#calledBack) {
+      // The release`,
+        replace: `if (this.#calledBack && this.settled) {
+      // The release`,
+      },
+    ],
+  },
+  {
+    name: 'a hand-off of a short ttl is taken although its time is nearly over',
+    finding: 'H4',
+    workload: 'lock',
+    rules: ['lost in calm weather'],
+    edits: [
+      {
+        file: ACQUISITION,
+        find: 'const enough = this.#remaining(ttlMs, this.#contactAt) >= ttlMs * ENOUGH_LEFT',
+        replace: 'const enough = this.#remaining(ttlMs, this.#contactAt) > 0',
+      },
+      {
+        file: LEASE,
+        find: 'beats.set(this, now + Math.min(CONFIRM_MS, Math.max(this.deadline - now, 0) / 4), CONFIRM_MS)',
+        replace: 'beats.set(this, Math.min(now + CONFIRM_MS, this.deadline), CONFIRM_MS)',
+      },
+    ],
+  },
+  {
+    name: 'a waiter behind others of its process is told of an outage',
+    finding: 'H5',
+    workload: 'semaphore',
+    rules: ['busy told as outage'],
+    edits: [
+      {
+        file: ACQUISITION,
+        find: 'const refusal = this.#refusal ?? this.#queue.latestRefusal ?? (isBehind ? { granted: false as const } : undefined)',
+        replace:
+          "const refusal = this.#state === 'queued' ? { granted: false as const, blocker: undefined } : this.#refusal; void isBehind",
+      },
+    ],
+  },
+  {
+    name: 'withLock resolves although releaseAll took the lock',
+    finding: 'H7',
+    workload: 'lock',
+    rules: ['resolved without lock'],
+    edits: [
+      {
+        file: 'primitives/lock.ts',
+        find: 'const loss = leases.find((lease) => lease.loss)?.loss ?? takenBack',
+        replace: 'const loss = leases.find((lease) => lease.loss)?.loss; void takenBack',
+      },
+    ],
+  },
   {
     name: 'isHeld does not look at the clock',
     workload: 'lock',
@@ -39,19 +228,19 @@ export const MUTANTS: readonly Mutant[] = [
       {
         file: LEASE,
         find: 'const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)',
-        replace: 'const until = this.engine.world.now() + grant.ttlMs - driftOf(grant.ttlMs)',
+        replace: 'const until = now + grant.ttlMs - driftOf(grant.ttlMs)',
       },
     ],
   },
   {
     name: 'a renewal counts from its answer',
-    workload: 'shared',
+    workload: 'lock',
     rules: ['capacity'],
     edits: [
       {
         file: LEASE,
-        find: 'this.deadline = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)',
-        replace: 'this.deadline = Math.min(world.now() + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)',
+        find: 'const until = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)',
+        replace: 'const until = Math.min(world.now() + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)',
       },
     ],
   },
@@ -59,7 +248,13 @@ export const MUTANTS: readonly Mutant[] = [
     name: 'no allowance for clocks that run at different speeds',
     workload: 'lock',
     rules: ['capacity'],
-    edits: [{ file: LEASE, find: 'return ttlMs * 0.01 + 2', replace: 'return 0' }],
+    edits: [
+      {
+        file: LEASE,
+        find: 'return ttlMs * 0.01 + 2',
+        replace: 'return 0',
+      },
+    ],
   },
   {
     name: 'a renewal that finds nothing is taken for an outage',
@@ -68,8 +263,10 @@ export const MUTANTS: readonly Mutant[] = [
     edits: [
       {
         file: LEASE,
-        find: "} else if (answer.outcome === 'gone') this.lose('gone')\n    else this.#retrySoon",
-        replace: "} else if (answer.outcome === 'gone') this.deadline = sentAt + this.ttlMs\n    else this.#retrySoon",
+        find: `} else if (answer.outcome === 'gone') this.lose('gone')
+    else this.#retrySoon((`,
+        replace: `} else if (answer.outcome === 'gone') this.deadline = sentAt + this.ttlMs
+    else this.#retrySoon((`,
       },
     ],
   },
@@ -88,7 +285,7 @@ export const MUTANTS: readonly Mutant[] = [
   {
     name: 'the store does not count tokens up',
     workload: 'lock',
-    rules: ['token order', 'fence'],
+    rules: ['token order', 'fence', 'capacity'],
     edits: [
       {
         file: MEMORY,
@@ -98,26 +295,14 @@ export const MUTANTS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'busy is told as an outage',
-    workload: 'lock',
-    rules: ['busy told as outage'],
-    edits: [
-      {
-        file: 'core/waiter.ts',
-        find: 'if (this.#failure || (this.#inFlight && !this.#refusal)) {',
-        replace: 'if (this.#failure || this.#inFlight) {',
-      },
-    ],
-  },
-  {
     name: 'waiters of one process are served last come, first served',
     workload: 'lock',
     rules: ['overtaken', 'late', 'never settles'],
     edits: [
       {
-        file: 'core/line.ts',
-        find: 'for (let waiter = this.#first; waiter; waiter = waiter.next) {\n      if (toCome',
-        replace: 'for (let waiter = this.#last; waiter; waiter = waiter.previous) {\n      if (toCome',
+        file: 'core/wait-queue.ts',
+        find: 'for (let acquisition = this.#first; acquisition; acquisition = acquisition.next) {',
+        replace: 'for (let acquisition = this.#last; acquisition; acquisition = acquisition.previous) {',
       },
     ],
   },
@@ -125,12 +310,20 @@ export const MUTANTS: readonly Mutant[] = [
     name: 'withLock resolves although the lock was lost',
     workload: 'lock',
     rules: ['resolved without lock'],
-    edits: [{ file: 'primitives/lock.ts', find: '  if (lease.loss) throw lease.loss\n', replace: '' }],
+    edits: [
+      {
+        file: 'primitives/lock.ts',
+        find: `  if (loss) throw loss
+`,
+        replace: `  void loss
+`,
+      },
+    ],
   },
   {
     name: 'run-once does not look for a record when it begins to wait',
     workload: 'run-once',
-    rules: ['late', 'runs again', 'two results', 'never settles', 'timeout event'],
+    rules: ['record not found', 'runs again', 'two results'],
     edits: [
       {
         file: 'primitives/once.ts',
