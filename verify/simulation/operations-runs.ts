@@ -48,7 +48,7 @@ export async function runOnce(actor: Actor, op: RunOnceOperation): Promise<void>
     }
   } catch (error) {
     const { code, message } = error as { code?: string; message?: string }
-    if (recorded && code === 'LOCK_TIMEOUT') {
+    if (recorded && code === 'LOCK_TIMEOUT' && actor.undisturbed(wait.asked)) {
       judge.accuse(
         'record not found',
         `${actor.label} "${name}": #${op.id} times out although a result was recorded before`,
