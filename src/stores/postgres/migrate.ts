@@ -98,8 +98,8 @@ export function text(value: string): string {
 }
 
 /** The script that `migrate` applies, for `leasehold migrate --print` and for those who have their own migrations. */
-export function migrationSql(options: MigrationOptions = {}, files: Sources = sources): string {
-  return `begin;\n${body(options, files, REVISION)}commit;\n`
+export function migrationSql(options: MigrationOptions = {}): string {
+  return `begin;\n${body(options, sources, REVISION)}commit;\n`
 }
 
 /** The relations that are ours. Anything else of these names is in the way. */
@@ -120,11 +120,8 @@ function functionFiles({ keys, queue, acquire, renew, inspect, release, take, gu
   return [keys, queue, acquire, renew, inspect, release, take, guard, surface]
 }
 
-function body(
-  { schema = 'public', adopt = false, definer }: MigrationOptions,
-  files: Sources,
-  revision: number,
-): string {
+function body(options: MigrationOptions, files: Sources, revision: number): string {
+  const { schema = 'public', adopt = false, definer } = knownOptions(options, ['schema', 'adopt', 'definer'])
   const { begin, foreign, tables, end } = files
   const functions = functionFiles(files)
   const parts = [begin, foreign, tables, ...(adopt ? [files.adopt] : []), ...functions, end]
@@ -166,7 +163,7 @@ export async function migrateDatabase(
   files: Sources = sources,
   revision: number = REVISION,
 ): Promise<boolean> {
-  const names = namesOf(knownOptions(options, ['schema', 'adopt', 'definer']).schema ?? 'public')
+  const names = namesOf(options.schema ?? 'public')
   const script = body(options, files, revision)
   const deadline = realWorld.now() + PATIENCE_MS
   for (;;) {
