@@ -55,6 +55,8 @@ export class Lease extends Timed {
   #renewing: Promise<Renewed> | undefined = undefined
   #failures = 0
   #verifiedAt: number = Number.NEGATIVE_INFINITY
+  /** Until when the last grant or renewal was to last. The store may have given less. */
+  #askedUntil: number = Number.NEGATIVE_INFINITY
   /** More time was asked for and not given yet: the next attempt asks again, also without `autoRenew`. */
   #wantsMore = false
   /** `extend` made it shorter than what the store was told, and the store never shortens: then until when it is kept there. */
@@ -80,6 +82,7 @@ export class Lease extends Timed {
     this.waitedMs = now - since
     const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
     this.deadline = Math.min(until, this.holdUntil)
+    this.#askedUntil = grant.provisional ? until : sentAt + this.ask.ttlMs
     this.#wantsMore = grant.provisional === true
     // No timer is set yet where somebody has just been handed it: first, whoever waited goes on.
     if (this.#wantsMore) this.engine.beats.park(this)
@@ -345,6 +348,7 @@ export class Lease extends Timed {
     beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
     const { key, owner, token } = this
     const answer = await courier.renew({ key, owner, token, ttlMs, value })
+    if (answer.outcome === 'ours' && prolong) this.#askedUntil = until
     this.settle()
     if (this.released || this.loss) {
       // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
@@ -383,7 +387,7 @@ export class Lease extends Timed {
 
   /** The store was asked for all that `maxHold` allows: there is nothing left to renew. */
   get #isFinal(): boolean {
-    return this.deadline >= this.holdUntil - driftOf(this.ttlMs) - 1
+    return this.#askedUntil >= this.holdUntil - 1
   }
 
   #runOut(): void {
