@@ -165,7 +165,7 @@ export class Quorum {
       listeners[at] = Math.max(listeners[at] as number, word)
       return 'yes'
     }
-    // Our own ears do not count.
+    // Our own subscription does not count.
     const awaited = ({ key }: NodeRelease, at: number): boolean =>
       (listeners[at] as number) > (this.#tools.awaited(key) ? 1 : 0)
     poll({
