@@ -72,6 +72,13 @@ export function unavailable(cluster: Cluster, causes: readonly (Cause | undefine
   return new StoreUnavailableError(`redlock: ${counted}: ${reasons}`, { cause: new AggregateError(missing, reasons) })
 }
 
+/** Enough nodes answered, and neither those that have a lease nor those that do not are a majority. */
+export class Disagreement extends StoreUnavailableError {
+  constructor(yes: number, no: number, majority: number) {
+    super(`redlock: the nodes disagree: ${yes} have the lease and ${no} do not, a majority is ${majority}`)
+  }
+}
+
 /** Why a node could not be counted, in one sentence that names it. */
 export function blame(node: RedlockNode, error: Error): NodeError {
   return error instanceof NodeError

@@ -101,7 +101,7 @@ export type NodeRenewed = 'ours' | 'absent' | 'taken'
 export interface NodeRelease {
   key: string
   owner: string
-  /** Rings no bell: an attempt that was never a grant, and that nobody waits for. */
+  /** Notifies nobody: an attempt that was never a grant, and that nobody waits for. */
   quiet: boolean
 }
 

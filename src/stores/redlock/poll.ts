@@ -1,5 +1,5 @@
 import { silence } from './census.js'
-import { type Cause, type Cluster, count, limit, unavailable } from './cluster.js'
+import { type Cause, type Cluster, count, Disagreement, limit, unavailable } from './cluster.js'
 import type { RedlockNode } from './node.js'
 
 /** What one node says to one item: yes, no, or nothing that counts. */
@@ -39,7 +39,10 @@ export function poll({ cluster, size, ask, done, closed }: PollOptions): void {
     heard = everyone
     if (undecided > 0) {
       const error = unavailable(cluster, causes)
-      for (let item = 0; item < size; item++) decide(item, error)
+      for (let item = 0; item < size; item++) {
+        const [has, hasNot] = [count(yes[item] as number), count(no[item] as number)]
+        decide(item, has + hasNot < majority ? error : new Disagreement(has, hasNot, majority))
+      }
     }
     closed?.()
   }

@@ -1,6 +1,7 @@
 import { InvalidOptionError, UnsupportedError } from '../../errors.js'
 import { ALL, type Answer, type Claim, type Lease, type Released, type Renewal, type Renewed } from '../../store.js'
 import { Ballot, type BallotTools } from './ballot.js'
+import { exceptGone, firstRepeat, isTorn } from './batches.js'
 import { Census } from './census.js'
 import { Cleaner } from './cleaner.js'
 import { type Cause, type Cluster, blame, trustedFor } from './cluster.js'
@@ -8,6 +9,11 @@ import { Foresight } from './foresight.js'
 import type { NodeRelease, NodeReleased, NodeRenewal, NodeRenewed, Vote } from './node.js'
 import { nodeAt, type Outcome, poll, type Said } from './poll.js'
 import { type Entry, Register } from './register.js'
+
+/** How often a renewal is asked for while the nodes disagree. */
+const RENEWALS_AT_MOST = 3
+/** The pause before that: at least so long, in milliseconds, since whoever releases is on its way to the others. */
+const SHORTEST_PAUSE_MS = 5
 
 /** The algorithm, whole: production gives it servers and the real clock, the simulation models and a virtual one. */
 export class Quorum {
@@ -81,11 +87,27 @@ export class Quorum {
     }
   }
 
-  /** Never creates. Where a majority still has the lease and a node has lost it, that node is asked to hold it again. */
-  renew(renewals: readonly Renewal[], done: (answers: Renewed[]) => void): void {
+  /** Where the nodes disagree, the lease is being released or revoked: a moment later they agree. */
+  renew(renewals: readonly Renewal[], done: (answers: Renewed[]) => void, tries: number = RENEWALS_AT_MOST): void {
     // There is no queue, so nobody has an entry in it.
     const isGone = (renewal: Renewal): boolean => renewal.queued === true || this.#isOfAnotherGrant(renewal)
-    if (renewals.some(isGone)) return exceptGone(renewals, isGone, (rest, then) => this.renew(rest, then), done)
+    if (renewals.some(isGone)) return exceptGone(renewals, isGone, (rest, then) => this.renew(rest, then, tries), done)
+    this.#renewOnce(renewals, (answers) => {
+      const torn = [...answers.keys()].filter((i) => isTorn(answers[i] as Renewed))
+      if (torn.length === 0 || tries <= 1) return done(answers)
+      this.#cluster.world.after(Math.max(this.usualMs, SHORTEST_PAUSE_MS), () => {
+        const again = torn.map((i) => renewals[i] as Renewal)
+        const fill = (given: Renewed[]): void => {
+          for (const [at, place] of torn.entries()) answers[place] = given[at] as Renewed
+          done(answers)
+        }
+        this.renew(again, fill, tries - 1)
+      })
+    })
+  }
+
+  /** Never creates. Where a majority still has the lease and a node has lost it, that node is asked to hold it again. */
+  #renewOnce(renewals: readonly Renewal[], done: (answers: Renewed[]) => void): void {
     if (renewals.length === 0) return done([])
     const { world, drift } = this.#cluster
     const sentAt = world.now()
@@ -143,7 +165,7 @@ export class Quorum {
       listeners[at] = Math.max(listeners[at] as number, word)
       return 'yes'
     }
-    // Our own ears do not count.
+    // Our own subscription does not count.
     const awaited = ({ key }: NodeRelease, at: number): boolean =>
       (listeners[at] as number) > (this.#tools.awaited(key) ? 1 : 0)
     poll({
@@ -318,32 +340,4 @@ export class Quorum {
         nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, aloud: false }, () => {})
     }
   }
-}
-
-/** Answers `gone` to some items, and asks for the others. */
-function exceptGone<Item, Answered extends Renewed | Released>(
-  items: readonly Item[],
-  isGone: (item: Item) => boolean,
-  ask: (rest: readonly Item[], done: (answers: Answered[]) => void) => void,
-  done: (answers: Answered[]) => void,
-): void {
-  const gone = items.map(isGone)
-  ask(
-    items.filter((_, i) => !gone[i]),
-    (answers) => {
-      const rest = answers.values()
-      done(gone.map((isOne) => (isOne ? ({ outcome: 'gone' } as Answered) : (rest.next().value as Answered))))
-    },
-  )
-}
-
-/** The place of the first claim for a key that its owner has asked for already, in the same batch; 0: there is none. */
-function firstRepeat(claims: readonly Claim[]): number {
-  const seen = new Set<string>()
-  for (const [i, { key, owner }] of claims.entries()) {
-    const id = JSON.stringify([key, owner])
-    if (seen.has(id)) return i
-    seen.add(id)
-  }
-  return 0
 }

@@ -156,7 +156,7 @@ export class ModelNode {
     this.#data = blank()
   }
 
-  /** A clock that jumped, an eviction, a finger on DEL. */
+  /** A clock that jumped, an eviction, an accidental DEL. */
   expire(key: string): void {
     this.#data.keys.delete(key)
     this.#data.counters.delete(key)

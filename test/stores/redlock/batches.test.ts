@@ -52,15 +52,15 @@ async function stolenFrom(times: number, rest: (key: string) => Claim[]): Promis
 }
 
 test('a steal in one batch with its victim gets the larger token', async () => {
-  for (const [victim, thief] of await stolenFrom(50, (key) => [claim(key, 'thief', { steal: true })])) {
-    expect(thief?.token).toBeGreaterThan(victim?.token as bigint)
+  for (const [victim, stealing] of await stolenFrom(50, (key) => [claim(key, 'stealer', { steal: true })])) {
+    expect(stealing?.token).toBeGreaterThan(victim?.token as bigint)
   }
 })
 
 test('a reader that joins a stealing reader in one batch gets a larger token than the victim', async () => {
-  const readers = (key: string): Claim[] => [reader(key, 'thief', { steal: true }), reader(key, 'beside')]
-  for (const [victim, thief, beside] of await stolenFrom(20, readers)) {
-    expect(thief?.token).toBeGreaterThan(victim?.token as bigint)
+  const readers = (key: string): Claim[] => [reader(key, 'stealer', { steal: true }), reader(key, 'beside')]
+  for (const [victim, stealing, beside] of await stolenFrom(20, readers)) {
+    expect(stealing?.token).toBeGreaterThan(victim?.token as bigint)
     expect(beside?.token).toBeGreaterThan(victim?.token as bigint)
   }
 })

@@ -125,13 +125,13 @@ describe('revocations', () => {
   })
 
   test('a lock that is stolen by another process is lost at once', async () => {
-    const [locks, thieves] = [createLocks(store, { ttl: '20s' }), createLocks(servers.store(), { ttl: '20s' })]
+    const [locks, others] = [createLocks(store, { ttl: '20s' }), createLocks(servers.store(), { ttl: '20s' })]
     const name = fresh()
     const lock = await locks.acquire(name)
     const { signal } = lock
     // The subscription is opened with the lock, and may take a moment.
     const told = await listening(store, [])
-    await thieves.forceRelease(name)
+    await others.forceRelease(name)
     await vi.waitFor(() => expect(told.heard.length).toBe(1))
     await vi.waitFor(() => expect(signal.aborted).toBe(true), 1_000)
     expect(lock.isHeld).toBe(false)
