@@ -29,6 +29,8 @@ export function checkListener(event: unknown, listener: unknown, known: readonly
 
 /** The known word that was probably meant. */
 export function suggestion(word: string, known: readonly string[]): string | undefined {
+  // No typing mistake, and the comparison takes time that grows with its length.
+  if (word.length > 60) return undefined
   let best: string | undefined
   let least = Math.max(1, Math.floor(word.length / 3)) + 1
   for (const candidate of known) {

@@ -23,7 +23,8 @@ export function isSecretName(name: string): boolean {
  * last `@` goes.
  */
 export function redact(text: string): string {
-  return text.replace(/([a-z][a-z0-9+.-]*:)(\S*)/gi, (all, scheme: string, rest: string) => {
+  // Each scheme is short and begins at a boundary, or a long text without any would be searched from every character.
+  return text.replace(/(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}:)(\S*)/gi, (all, scheme: string, rest: string) => {
     // Paths of modules contain an @ too.
     if (/^(file|node|data):$/i.test(scheme)) return all
     if (rest.includes('@')) return withoutSecretParameters(`${scheme}//…@${rest.slice(rest.lastIndexOf('@') + 1)}`)
@@ -32,7 +33,7 @@ export function redact(text: string): string {
 }
 
 function withoutSecretParameters(url: string): string {
-  return url.replace(/([?&])([^=&#\s]+)=([^&#\s]*)/g, (all, mark: string, name: string) =>
+  return url.replace(/([?&])([^?=&#\s]+)=([^&#\s]*)/g, (all, mark: string, name: string) =>
     isSecretName(name) ? `${mark}${name}=…` : all,
   )
 }
@@ -64,7 +65,9 @@ function describeText(text: string): string {
 function redactText(text: string): string {
   const safe = redact(text)
   if (safe !== text) return safe
-  if (/^[^\s@]+:[^\s]*@/.test(text)) return `…@${text.slice(text.lastIndexOf('@') + 1)}`
+  const at = text.lastIndexOf('@')
+  const before = text.slice(0, Math.max(at, 0))
+  if (before.includes(':') && !/\s/.test(before)) return `…@${text.slice(at + 1)}`
   return text.replace(/\b(\w+)=('[^']*'|[^\s&;]*)/g, (all, name: string) => (isSecretName(name) ? `${name}=…` : all))
 }
 

@@ -184,6 +184,14 @@ test('an error of a client that carries no secret is the cause itself', () => {
   expect(new StoreUnavailableError('down', { cause }).cause).toBe(cause)
 })
 
+test.each(['x', 'a:', '?', '&', 'x=', '@', 'a://', '%'])('a million times %j is described at once', (part) => {
+  const began = performance.now()
+  const error = new InvalidOptionError('name', part.repeat(1_000_000), 'a name')
+  expect(error.message.length).toBeLessThan(200)
+  expect(redact(part.repeat(1_000_000)).length).toBeGreaterThan(0)
+  expect(performance.now() - began).toBeLessThan(3_000)
+})
+
 test('what is around a password stays readable', () => {
   expect(redact(`cannot reach redis://admin:${TRICKY}@db:6379/0?x=1 today`)).toBe(
     'cannot reach redis://…@db:6379/0?x=1 today',
