@@ -455,11 +455,25 @@ class RedisStore implements Store {
   ): Promise<O[]> {
     const [first] = items
     if (!first) return Promise.resolve([])
-    const index = this.#keys.index(first.key)
-    if (items.length === 1 || items.every(({ key }) => this.#keys.index(key) === index)) return call(items, index)
+    const index = this.#indexOf(first)
+    const same = items.length === 1 || items.every((item) => this.#indexOf(item) === index)
+    if (same && !(index instanceof Error)) return call(items, index)
     if (together)
       throw new UnsupportedError('redis grants all or none only for keys of one kind and, on a cluster, of one slot')
-    return regrouped(items, ({ key }) => this.#keys.index(key), call, failed)
+    const ask = (part: readonly I[], group: Index | Error): Promise<O[]> => {
+      if (group instanceof Error) throw group
+      return call(part, group)
+    }
+    return regrouped(items, (item) => this.#indexOf(item), ask, failed)
+  }
+
+  /** Or why this key cannot be carried. */
+  #indexOf({ key }: { key: string }): Index | Error {
+    try {
+      return this.#keys.index(key)
+    } catch (error) {
+      return error as Error
+    }
   }
 }
 
