@@ -4,7 +4,7 @@
  * injected, so that leases and queue entries end without anybody waiting for it.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { startRedis } from '../../../scripts/servers/index.js'
 import { ALL, type Answer, type Claim, type Lease, type Renewal, type Renewed, type Store } from '../../../src/store.js'
 import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
 import { embedded, type Sources } from '../../../src/stores/redis/scripts.js'
