@@ -66,11 +66,3 @@ function filePath(path: string): string {
     return path
   }
 }
-
-function pathFrom(url: string): string {
-  try {
-    return decodeURI(url.slice('sqlite:'.length))
-  } catch {
-    throw new InvalidOptionError('store', url, 'a path in which a % is written as %25')
-  }
-}

@@ -20,7 +20,8 @@ const sqlite: readonly Mutant[] = [
     store: 'sqlite',
     name: 'release without an owner check',
     file: 'stores/sqlite/books.ts',
-    find: `const holder = seen.holding > 0 ? this.#find(key, owner) : undefined
+    find: `const found = seen.holding > 0 ? this.#find(key, owner) : undefined
+    const holder = found && (token ?? BigInt(found.token)) === BigInt(found.token) ? found : undefined
     if (holder) this.#sql.endHolder.run(key, owner)`,
     replace: `const holder = seen.holding > 0 ? { announce: 0 } : undefined
     if (holder) this.#sql.endHolders.all(key)`,
@@ -88,17 +89,17 @@ const postgres: readonly Mutant[] = [
     store: 'postgres',
     name: 'release without an owner check',
     file: SQL,
-    find: 'where key = p_key and owner = p_owner and expires_at > v_now',
-    replace: 'where key = p_key and owner is not null and not waiting and expires_at > v_now',
+    find: 'where key = p_key and owner = p_owner and expires_at > v_now and (p_token is null or token = p_token)',
+    replace: 'where key = p_key and owner is not null and expires_at > v_now',
     campaign: 'freeze',
   },
   {
     store: 'postgres',
     name: 'a lock is one of one, beside readers that are one of all',
     file: SQL,
-    find: 'exit when v_held + v_head.weight > v_head.capacity;',
+    find: 'and s.held + v_head.weight <= v_head.capacity and v_served',
     replace:
-      'exit when (case when v_held >= 2147483647 then 1 else v_held end) + (case when v_head.weight = v_head.capacity then 1 else v_head.weight end) > (case when v_head.weight = v_head.capacity then 1 else v_head.capacity end);',
+      'and (case when s.held >= 2147483647 then 1 else s.held end) + (case when v_head.weight = v_head.capacity then 1 else v_head.weight end) <= (case when v_head.weight = v_head.capacity then 1 else v_head.capacity end) and v_served',
     campaign: 'shared',
   },
   {
@@ -143,9 +144,10 @@ const advisory: readonly Mutant[] = [
   },
   {
     store: 'postgres+advisory',
-    name: 'what is taken away by force is unlocked, but stays in the book of its holder',
+    name: 'what is taken away by force is unlocked, but its holder keeps it and is not told',
     file: 'stores/postgres-advisory/releasing.ts',
-    find: 'const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))',
+    find: `const cut = [...entry.holders.values()].filter((holding) => this.#book.remove(holding))
+      if (cut.length > 0) onCut(cut)`,
     replace: 'const cut = [...entry.holders.values()]',
     campaign: 'break',
   },

@@ -159,7 +159,8 @@ export class Acquisition extends Timed {
     this.#mayHold = this.#inFlight = true
     if (store.blocks) {
       const left = this.#since + this.ask.waitMs - world.now()
-      this.#claim.blockMs = Math.max(Math.min(BLOCK_MS, left), 0)
+      // A grant counts from when its request was sent: one that stayed open for longer than the ttl would be stale.
+      this.#claim.blockMs = Math.max(Math.min(BLOCK_MS, left, this.ask.ttlMs / 2), 0)
     }
     const sentAt = world.now()
     if (this.#ordered) {
@@ -455,6 +456,7 @@ export class Acquisition extends Timed {
       queued: store.features.line,
       armed: this.#queue.armed,
       exclusive: this.exclusive,
+      ttlMs: this.ask.ttlMs,
       seeksRecord: this.ask.onRefusal !== undefined,
       refusals: this.#refusals,
       failures: this.#failures,

@@ -123,10 +123,11 @@ export class Lease extends Timed {
   /** Aborts as soon as the lock can no longer be trusted. Made only when somebody asks. */
   get signal(): AbortSignal {
     this.settle()
+    if (this.released && !this.takenBack) return this.#releasedSignal()
     let controller = this.#signalController()
     if (!controller) {
       this.#controller = controller = new AbortController()
-      const reason = this.loss ?? this.takenBack ?? this.#releasedReason() ?? this.engine.closingReason
+      const reason = this.loss ?? this.takenBack ?? this.engine.closingReason
       if (reason) controller.abort(reason)
     }
     return controller.signal
@@ -136,9 +137,14 @@ export class Lease extends Timed {
     return this.#controller instanceof WeakRef ? this.#controller.deref() : this.#controller
   }
 
-  /** Work that was left behind under a lock that has been released must stop too. */
-  #releasedReason(): LockLostError | undefined {
-    return this.released && !this.#kept ? new LockLostError(this.ask.name, 'released') : undefined
+  /**
+   * Work that begins under a lock that has been released must not. A signal that was taken before does not abort by the
+   * holder's own release: nothing was lost, and listeners would take it for that.
+   */
+  #releasedSignal(): AbortSignal {
+    const taken = this.#signalController()?.signal
+    if (taken?.aborted) return taken
+    return AbortSignal.abort(new LockLostError(this.ask.name, 'released'))
   }
 
   /** Takes notice of a deadline that has passed before any timer could say so. */
@@ -313,9 +319,6 @@ export class Lease extends Timed {
   end(): void {
     this.released = true
     this.#retire()
-    const controller = this.#signalController()
-    const reason = controller && this.#releasedReason()
-    if (reason) controller.abort(reason)
   }
 
   get heldMs(): number {

@@ -29,6 +29,8 @@ export interface RetryState {
   /** A notification would arrive. */
   armed: boolean
   exclusive: boolean
+  /** A lease that is handed off lasts no longer than this, and must be noticed in time where nobody would be told. */
+  ttlMs: number
   /** It waits for what a holder leaves behind (`AcquireRequest.onRefusal`), and sees that only by asking. */
   seeksRecord: boolean
   /** How often it was refused, and how often in a row it was not answered at all. */
@@ -39,13 +41,14 @@ export interface RetryState {
 
 /** After this answer, how long to wait for a notification before asking again unasked. Infinity: the queue heartbeat suffices. */
 export function retryDelay(answer: Answer, state: RetryState): number {
-  const { queued, armed, exclusive, seeksRecord, refusals, failures, random } = state
+  const { queued, armed, exclusive, ttlMs, seeksRecord, refusals, failures, random } = state
   if (answer.granted !== false) return backoff(failures, random)
   const { blocker, ahead = 0 } = answer
   const first = ahead === 0
   let pause = LONGEST_PAUSE_MS
   if (queued) pause = seeksRecord ? RECORD_POLL_MS : Number.POSITIVE_INFINITY
   if (!armed && (first || seeksRecord || !queued)) pause = Math.min(pause, backoff(refusals, random))
+  if (!armed && queued) pause = Math.min(pause, Math.min(ttlMs, QUEUE_MS) / 3)
   if (blocker?.foreign && first) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + random() / 2))
   // A dead holder announces nothing, but it is known when its time is up. The request sent then lets in all who fit; the
   // first in the queue may be dead too, so a few of those who may hold the key together ask one after the other.

@@ -25,6 +25,7 @@ export {
 } from './rate-limit.js'
 export { rateLimitHeaders } from './rate-limit-headers.js'
 export {
+  type FastifyCallback,
   expressRateLimitStore,
   type ExpressRateLimitStore,
   type FastifyRateLimitParams,

@@ -88,7 +88,8 @@ export interface FastifyRateLimitParams {
   routeInfo?: { method?: string | string[]; url?: string }
 }
 
-type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void
+/** How `@fastify/rate-limit` is answered. */
+export type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void
 
 /** What `@fastify/rate-limit` asks of a store. */
 export interface FastifyRateLimitStore {

@@ -1,7 +1,7 @@
 import type { Ask } from '../core/ask.js'
 import { onAbort } from '../core/cancel.js'
 import type { Engine } from '../core/engine.js'
-import { type Lock, leaseOf } from '../core/lock.js'
+import type { Lock } from '../core/lock.js'
 import { type AcquireOptions, type Defaults, optionsOf } from '../core/options.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
 import { InvalidOptionError, LockTimeoutError } from '../errors.js'

@@ -4,7 +4,7 @@
  *
  * @module
  */
-export type { Bench, Ear, Setup } from './bench.js'
+export type { Bench, Ear, Revocations, Setup } from './bench.js'
 export { type Alternative, type Case, type Need, lacksOf } from './case.js'
 export { type ConformanceOptions, conformance, runCase } from './conformance.js'
 export { coreCases } from './core-cases.js'

@@ -24,6 +24,8 @@ export function isSecretName(name: string): boolean {
  */
 export function redact(text: string): string {
   return text.replace(/([a-z][a-z0-9+.-]*:)(\S*)/gi, (all, scheme: string, rest: string) => {
+    // Paths of modules contain an @ too.
+    if (/^(file|node|data):$/i.test(scheme)) return all
     if (rest.includes('@')) return withoutSecretParameters(`${scheme}//…@${rest.slice(rest.lastIndexOf('@') + 1)}`)
     return rest.startsWith('//') ? withoutSecretParameters(all) : all
   })
@@ -99,10 +101,10 @@ export function safeCause(cause: unknown, depth = 0): unknown {
   if (typeof cause === 'string') return redact(cause)
   if (typeof cause !== 'object' || cause === null) return cause
   if (depth >= DEEPEST) return new Error('…')
-  const { message = '', stack = '' } = cause as { message?: unknown; stack?: unknown }
+  const { message = '' } = cause as { message?: unknown }
   const facts = new Map<string, unknown>()
   // Not instanceof: under Jest, errors of Node itself come from another realm.
-  let clean = isError(cause) && redact(String(message)) === String(message) && redact(String(stack)) === String(stack)
+  let clean = isError(cause) && redact(String(message)) === String(message)
   for (const name of Object.getOwnPropertyNames(cause)) {
     if (name === 'message' || name === 'stack') continue
     const value = (cause as Record<string, unknown>)[name]
@@ -127,7 +129,8 @@ function safeFact(name: string, value: unknown, depth: number): unknown {
 function copyOf(cause: object, facts: ReadonlyMap<string, unknown>): Error {
   const { message = '', name = 'Error', stack } = cause as { message?: unknown; name?: unknown; stack?: unknown }
   const copy = new Error(redact(String(message)))
-  if (typeof stack === 'string') copy.stack = redact(stack)
+  // Only the message in it: a frame such as node_modules/@scope/file.js is no secret.
+  if (typeof stack === 'string') copy.stack = stack.replace(String(message), () => copy.message)
   for (const [property, value] of facts) {
     const enumerable = property !== 'cause' && property !== 'errors'
     Object.defineProperty(copy, property, { value, enumerable, configurable: true, writable: true })

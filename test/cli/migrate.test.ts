@@ -116,3 +116,13 @@ test('what is no PostgreSQL, or is not there, is told apart', async () => {
   expect(away.code).toBe(69)
   expect(away.stderr).toContain('ECONNREFUSED')
 })
+
+test('migrate puts the tables into the schema that the URL of the store names', async () => {
+  const { url, ask } = await database()
+  const store = `${url}?schema=locks`
+  expect(await migrate(store)).toMatchObject({ code: 0, stderr: 'leasehold: the schema "locks" is up to date now\n' })
+  expect(
+    await ask(`select to_regclass('locks.leasehold_leases') is not null, to_regclass('leasehold_leases') is null`),
+  ).toBe('t|t')
+  expect(await place.leasehold('run', 'job', '--store', store, '--', 'echo', 'done').ended).toMatchObject({ code: 0 })
+})

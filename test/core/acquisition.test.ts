@@ -143,7 +143,6 @@ describe('waiting', () => {
 
   test('a waiter behind others of its process is told that the lock stayed busy', async () => {
     const remote = new RemoteMemory()
-    const { world } = remote
     remote.fate = (method) => (method === 'acquire' ? { replyMs: 20 } : undefined)
     void remote.locks().acquire('x')
     await remote.pass(50)
@@ -212,7 +211,6 @@ describe('several names', () => {
 
 test('2,000 contended names leave no subscription open', async () => {
   const remote = new RemoteMemory()
-  const { world } = remote
   const locks = remote.locks()
   const others = remote.locks()
   for (let i = 0; i < 2_000; i++) {

@@ -6,7 +6,15 @@ import postgresJs from 'postgres'
 import { createClient, createCluster } from 'redis'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type PostgresServer, type RedisServer, startPostgres, startRedis } from '../../scripts/servers/index.js'
-import { createLocks, InvalidOptionError, LeaseholdError, memory, openStore, type Store } from '../../src/index.js'
+import {
+  createLocks,
+  InvalidOptionError,
+  LeaseholdError,
+  memory,
+  openStore,
+  type Store,
+  StoreUnavailableError,
+} from '../../src/index.js'
 import { advisory } from '../../src/stores/postgres-advisory/index.js'
 import { postgres } from '../../src/stores/postgres/index.js'
 import { redis } from '../../src/stores/redis/index.js'
@@ -168,6 +176,12 @@ test('error.value keeps plain values and describes the others', () => {
   expect(new InvalidOptionError('ttl', '7 bananas', 'a duration').value).toBe('7 bananas')
   expect(new InvalidOptionError('client', client, 'a store').value).toMatch(/^an object of class/)
   expect(new InvalidOptionError('password', SECRET, 'a string').value).toBe('…')
+})
+
+test('an error of a client that carries no secret is the cause itself', () => {
+  const cause = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:1'), { code: 'ECONNREFUSED', port: 1 })
+  cause.stack = `${cause.stack}\n    at file:///app/node_modules/@scope/client.js:1:1`
+  expect(new StoreUnavailableError('down', { cause }).cause).toBe(cause)
 })
 
 test('what is around a password stays readable', () => {

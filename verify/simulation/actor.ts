@@ -1,6 +1,7 @@
 import type { LockFacts } from '../../src/core/events.js'
 import type { Locks } from '../../src/locks.js'
 import type { DistributedLock } from '../../src/primitives/distributed-lock.js'
+import type { Limiter } from '../../src/primitives/limiter.js'
 import type { Store } from '../../src/store.js'
 import { type Belief, type Judge, keyOf, type Wait } from './judge.js'
 import type { Connection } from './network.js'
@@ -58,6 +59,7 @@ export class Actor {
   readonly label: string
   readonly store: Store
   distributed: DistributedLock | undefined
+  limiter: Limiter | undefined
   readonly longestTtl: Map<string, number> = new Map()
   /** Of the `DistributedLock`, by name. */
   readonly beliefs: Map<string, { deadline: number; releasedAt: number | undefined; belief: Belief }> = new Map()

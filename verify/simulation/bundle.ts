@@ -77,7 +77,7 @@ export function work(bundle: string, order: Order): Promise<Report> {
     worker.on('error', reject)
     worker.on('exit', (code, signal) => {
       if (report) settle(report)
-      else if (code === 0) settle({ schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {} })
+      else if (code === 0) settle(nothing())
       else reject(new Error(`a worker ended with ${signal ?? code}: ${JSON.stringify(order)}`))
     })
   })
@@ -94,16 +94,22 @@ export async function search(
       work(bundle, { ...order, task: 'search', from: order.from + i, step: workers }),
     ),
   )
-  const sum: Report = { schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {} }
+  const sum = nothing()
   for (const report of reports) {
     sum.schedules += report.schedules
+    sum.cpuMs += report.cpuMs
     sum.events += report.events
     sum.grants += report.grants
     sum.refusals += report.refusals
     sum.failures.push(...report.failures)
+    sum.digest += report.digest
     for (const [name, count] of Object.entries(report.byWorkload))
       sum.byWorkload[name] = (sum.byWorkload[name] ?? 0) + count
   }
   sum.failures.sort((a, b) => a.number - b.number)
   return sum
+}
+
+function nothing(): Report {
+  return { schedules: 0, cpuMs: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {}, digest: '' }
 }

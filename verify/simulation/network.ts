@@ -140,6 +140,8 @@ export class Connection {
           reject(new Error('connection reset'))
         })
       const arrives = this.#inOrder('request', process.local + this.#latency() + (fate === 'slowRequest' ? slow : 0))
+      // What waits behind a slow call on the same connection is late too.
+      if (arrives > process.local + w.latency[1]) process.disturbances.push({ from: process.local, to: arrives })
       if (fate === 'loseRequest') return
       if (fate === 'breakRequest') return fail(process.local + this.#latency() + slow / 10)
       sim.plan(arrives, () => {
@@ -152,6 +154,7 @@ export class Connection {
           sim.trace && sim.note(undefined, `${process.label} ${call}: ${describe(answer)}`)
           if (fate === 'loseReply') return
           const back = this.#inOrder('reply', sim.now + this.#latency() + (fate === 'slowReply' ? slow : 0))
+          if (back > sim.now + w.latency[1]) process.disturbances.push({ from: sim.now, to: back })
           if (fate === 'breakReply') return fail(back)
           this.#receive(back, () => {
             sim.trace && sim.note(process, `← ${call}: ${describe(answer)}`)

@@ -71,7 +71,8 @@ export async function limiter(actor: Actor, op: LimiterOperation): Promise<void>
   const { process, judge } = actor
   const asked = process.local
   const stop = actor.abortAfter(op.abortAfter)
-  const limited = actor.locks.limiter(op.name, op.rule)
+  // One for all, so that takes of one turn travel together.
+  const limited = (actor.limiter ??= actor.locks.limiter(op.name, op.rule))
   try {
     const result = op.waits
       ? await limited.wait(op.key, { signal: stop.signal, cost: op.cost })

@@ -26,6 +26,7 @@ export async function runOnce(actor: Actor, op: RunOnceOperation): Promise<void>
   const options: Record<string, unknown> = { ttl, wait: op.wait, retain: RETAIN_MS }
   if (aborting) options['signal'] = aborting.signal
   let ran = false
+  const recorded = judge.results.has(name)
   const run = async (held: Lock): Promise<string> => {
     ran = true
     actor.kept.push(held)
@@ -47,6 +48,12 @@ export async function runOnce(actor: Actor, op: RunOnceOperation): Promise<void>
     }
   } catch (error) {
     const { code, message } = error as { code?: string; message?: string }
+    if (recorded && code === 'LOCK_TIMEOUT' && actor.undisturbed(wait.asked)) {
+      judge.accuse(
+        'record not found',
+        `${actor.label} "${name}": #${op.id} times out although a result was recorded before`,
+      )
+    }
     if (ran && (code === 'LOCK_LOST' || code === 'STORE_UNAVAILABLE' || message === 'the job fails')) return
     actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 3 })
   }

@@ -11,7 +11,12 @@ export interface Order {
   only?: string | undefined
   /** Only on this kind of store. */
   shape?: string | undefined
-  stopAtFirst?: boolean | undefined
+  /** Violations of other rules do not count. */
+  rules?: string[] | undefined
+  /** After this many failures a worker has seen enough. */
+  stopAfter?: number | undefined
+  /** Put a digest of every event into the report. */
+  digest?: boolean | undefined
   /** Shrink to this rule. */
   rule?: string | undefined
   /** Do not shrink. */
@@ -30,9 +35,13 @@ export interface Failure {
 /** What a worker has seen. */
 export interface Report {
   schedules: number
+  /** Of the processor, in milliseconds. */
+  cpuMs: number
   events: number
   grants: number
   refusals: number
   failures: Failure[]
   byWorkload: Record<string, number>
+  /** Of everything that happened, if asked for. */
+  digest: string
 }

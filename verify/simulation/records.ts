@@ -11,6 +11,11 @@ export class Results {
     this.#accuse = accuse
   }
 
+  /** Somebody was told a result of this key. */
+  has(key: string): boolean {
+    return this.#returned.has(key)
+  }
+
   /** A run begins. */
   runs({ id }: Operation, key: string): void {
     const recorded = this.#returned.get(key)

@@ -25,6 +25,7 @@ export interface Outcome {
   trace: TraceLine[] | undefined
   /** Long identities of instances, and what a timeline calls them. */
   names: Map<string, string>
+  actors: string[]
 }
 
 type Operate = (actor: Actor, op: never) => Promise<void>
@@ -87,8 +88,10 @@ export function runPlan(plan: Plan, options: { trace?: boolean; suppressed?: Rea
     judging = undefined
   }
   const { violations, grants, refusals } = judge
+  const actors = judge.actors.map(({ label }) => label)
   const names = new Map(judge.actors.map((actor) => [actor.locks.clientId, actor.label]))
-  return { violations, events: sim.events, grants, refusals, struck: sim.struck, trace: sim.trace, names }
+  for (const { distributed, label } of judge.actors) if (distributed) names.set(distributed.holderId, `${label}D`)
+  return { violations, events: sim.events, grants, refusals, struck: sim.struck, trace: sim.trace, names, actors }
 }
 
 class Stage {

@@ -18,7 +18,7 @@ export function timeline(plan: Plan, outcome: Outcome): string {
     )
   }
   for (const op of plan.operations) {
-    const actor = [...outcome.names.values()][op.actor] ?? `actor ${op.actor}`
+    const actor = outcome.actors[op.actor] ?? `actor ${op.actor}`
     lines.push(`  ${String(op.at).padStart(6)} ms ${actor} ${describe(op)}`)
   }
   lines.push('')

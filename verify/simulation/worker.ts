@@ -1,4 +1,5 @@
 /** Runs schedules in a process of its own, from a bundle: `main.ts` starts it and collects what it finds. */
+import { createHash } from 'node:crypto'
 import { planOf } from './plan.js'
 import { install, runPlan } from './run.js'
 import { shrink } from './shrink.js'
@@ -17,23 +18,39 @@ setImmediate(() => {
 })
 
 function search(): void {
-  const report: Report = { schedules: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {} }
+  const report: Report = {
+    schedules: 0,
+    cpuMs: 0,
+    events: 0,
+    grants: 0,
+    refusals: 0,
+    failures: [],
+    byWorkload: {},
+    digest: '',
+  }
+  const hash = createHash('sha256')
   const until = performance.now() + (order.seconds ?? Number.POSITIVE_INFINITY) * 1_000
   for (let number = order.from; number < order.to && performance.now() < until; number += order.step) {
     const plan = planOf(order.seed, number, order.only, order.shape)
-    const outcome = runPlan(plan)
+    const outcome = runPlan(plan, { trace: order.digest === true })
+    if (order.digest) hash.update(timeline(plan, outcome))
     report.schedules++
     report.events += outcome.events
     report.grants += outcome.grants
     report.refusals += outcome.refusals
     report.byWorkload[plan.workload] = (report.byWorkload[plan.workload] ?? 0) + 1
     if (outcome.violations.length === 0) continue
-    const violations = [...new Map(outcome.violations.map((each) => [each.rule, each])).values()]
+    const counted = outcome.violations.filter(({ rule }) => order.rules?.includes(rule) ?? true)
+    if (counted.length === 0) continue
+    const violations = [...new Map(counted.map((each) => [each.rule, each])).values()]
     const { workload, shape, weather } = plan
     const failure: Failure = { number, workload, shape: shape.name, calm: weather.calm, violations }
     report.failures.push(failure)
-    if (order.stopAtFirst) break
+    if (report.failures.length === order.stopAfter) break
   }
+  const { user, system } = process.cpuUsage()
+  report.cpuMs = (user + system) / 1_000
+  report.digest = hash.digest('hex')
   process.send?.(report, () => process.disconnect?.())
 }
 

@@ -34,6 +34,9 @@ function lockOperation(random: Random, setting: Setting, more: object): Operatio
   const wait = contended && random.chance(0.8) ? random.pick([1_000, 3_000, 3_000, 10_000]) : random.pick(WAITS)
   const endless = wait === Number.POSITIVE_INFINITY
   const ttl = random.pick(TTLS)
+  const extend = random.chance(0.15) ? random.pick([150, 400, 1_000, 5_000]) : undefined
+  // Half of those who extend by hand do without renewals, and hold for longer than they extended.
+  const byHand = extend !== undefined && random.chance(0.5)
   const held = contended ? random.pick([30, 300, 1_500, 4_000]) : random.pick([0, 1, 30, 300, ttl * 1.5, 1_200])
   return some({
     id: 0,
@@ -44,11 +47,11 @@ function lockOperation(random: Random, setting: Setting, more: object): Operatio
     style: random.pick(['acquire', 'acquire', 'with', 'with', 'try']),
     ttl,
     wait,
-    hold: Math.round(held * random.between(0.5, 1)) % 4_001,
+    hold: byHand ? Math.round(extend * 2.5) % 4_001 : Math.round(held * random.between(0.5, 1)) % 4_001,
     reads: random.pick([undefined, 'early', 'late']),
-    extend: random.chance(0.1) ? random.pick(TTLS) : undefined,
+    extend,
     maxHold: random.chance(0.15) ? random.pick([100, 400, 1_000, 2_000]) : undefined,
-    autoRenew: random.chance(0.1) ? false : undefined,
+    autoRenew: byHand || random.chance(0.1) ? false : undefined,
     abortAfter: endless || random.chance(0.1) ? Math.round(random.spread(1, setting.lastsMs)) : undefined,
     ...more,
   })

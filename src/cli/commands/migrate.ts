@@ -11,8 +11,9 @@ Any number of processes may do so at once. Stops and explains if the database ha
 function acquire_lock that is not ours; --adopt takes their rows over.`,
   options: {
     print: { help: 'show the SQL instead of running it, for those who have their own migrations' },
-    schema: { value: 'NAME', help: 'the schema to put them in (default public)' },
+    schema: { value: 'NAME', help: 'the schema to put them in (default: the one in the URL, ?schema=…, else public)' },
     adopt: { help: 'take over a distributed_locks that is already there' },
+    definer: { help: 'functions run with the rights of their owner: roles need USAGE on the schema, and no table' },
     ...storeOption,
   },
   examples: [
@@ -23,19 +24,22 @@ function acquire_lock that is not ours; --adopt takes their rows over.`,
 }
 
 async function migrateDatabase(input: Input): Promise<number> {
-  const schema = input.value('schema') || 'public'
-  const options = { schema, adopt: input.has('adopt') }
+  const url = storeUrl(input) ?? ''
+  const isPostgres = /^postgres(ql)?:/.test(url)
+  const { openClient, parseUrl } = await import('../../stores/postgres/open.js')
+  // The store would look for its tables in the schema that its URL names.
+  const named = isPostgres ? parseUrl(url) : { connection: url }
+  const schema = input.value('schema') || named.schema || 'public'
+  const options = { schema, adopt: input.has('adopt'), ...(input.has('definer') ? { definer: true } : {}) }
   const postgres = await import('../../stores/postgres/index.js')
   if (input.has('print')) {
     print(postgres.migrationSql(options))
     return exitCode.ok
   }
-  const url = storeUrl(input) ?? ''
-  if (!/^postgres(ql)?:/.test(url)) {
+  if (!isPostgres) {
     throw new UsageError('migrate is for PostgreSQL: name the database with --store postgres://…, or use --print')
   }
-  const { openClient } = await import('../../stores/postgres/open.js')
-  const { client, close } = await openClient(url)
+  const { client, close } = await openClient(named.connection)
   try {
     const changed = await postgres.migrate(client, options)
     say(changed ? `the schema "${schema}" is up to date now` : `the schema "${schema}" was up to date already`)

@@ -160,18 +160,23 @@ async function runUnder(lock: Lock, locks: Locks, plan: Plan, { watchdog, signal
   signal.removeEventListener('abort', lost)
   await watchdog.dismiss()
   const released = await lock.release()
-  const trouble = troubleOf(lock, command, watchdog)
+  const trouble = troubleOf(lock.name, signal, command, watchdog)
   if (trouble) say(trouble)
   else if (!released) say(`${JSON.stringify(lock.name)} could not be released, and is held until its ttl has passed`)
   return trouble ? exitCode.lost : status
 }
 
 /** Why the command cannot be said to have run under the lock from beginning to end; undefined if it has. */
-function troubleOf(lock: Lock, command: Supervision, watchdog: WatchdogClient): string | undefined {
+function troubleOf(
+  name: string,
+  signal: AbortSignal,
+  command: Supervision,
+  watchdog: WatchdogClient,
+): string | undefined {
   if (command.stopped) return `${command.stopped}; the command was killed`
-  if (watchdog.stopped) return `${JSON.stringify(lock.name)} could not be renewed in time; the command was stopped`
+  if (watchdog.stopped) return `${JSON.stringify(name)} could not be renewed in time; the command was stopped`
   // Nobody noticed before it was to be released.
-  if (lock.signal.aborted) return `${messageOf(lock.signal)}; the command may have gone on without it`
+  if (signal.aborted) return `${messageOf(signal)}; the command may have gone on without it`
   return undefined
 }
 

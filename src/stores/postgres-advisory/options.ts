@@ -42,7 +42,13 @@ export interface Settings {
 }
 
 export function settingsOf(pool: PgPool, options: AdvisoryOptions): Settings {
-  const { maxSessions = 4, world = realWorld, schema = 'public', timeout = '5s', queueFor = '1m' } = knownOptions(options, OPTIONS)
+  const {
+    maxSessions = 4,
+    world = realWorld,
+    schema = 'public',
+    timeout = '5s',
+    queueFor = '1m',
+  } = knownOptions(options, OPTIONS)
   if (!Number.isInteger(maxSessions) || maxSessions < 1) {
     throw new InvalidOptionError('maxSessions', maxSessions, 'a whole number of at least 1')
   }

@@ -1,4 +1,3 @@
-import type { World } from '../../kit/world.js'
 import type { Holding } from './book.js'
 import { end, type PgClient } from './client.js'
 import type { LockId } from './ids.js'

@@ -1,4 +1,5 @@
 import { ClosedError, UnsupportedError } from '../../errors.js'
+import type { World } from '../../kit/world.js'
 import {
   ALL,
   type Answer,
@@ -39,6 +40,7 @@ export class AdvisoryStore implements Store {
   readonly maxTtlMs: number = LONGEST_IDLE_MS
   readonly timeoutMs: number
 
+  readonly #world: World
   readonly #book: Book
   readonly #sessions: Sessions
   readonly #queue: Queue
@@ -51,6 +53,7 @@ export class AdvisoryStore implements Store {
   constructor(pool: PgPool, options: AdvisoryOptions) {
     const { maxSessions, world, ...settings } = settingsOf(pool, options)
     this.timeoutMs = settings.timeoutMs
+    this.#world = world
     const ids = new Ids(options.key)
     this.#book = new Book(world, (holding) => void this.#releasing.expire(holding))
     const sessions = {
@@ -188,7 +191,9 @@ export class AdvisoryStore implements Store {
   #lost(session: Session, error: SessionLost): void {
     const lost = [...session.holdings]
     for (const holding of lost) this.#book.remove(holding)
-    for (const holding of lost) holding.lost.abort(error)
+    // What had run out before is not lost by this: the server ends a session because nothing was renewed on it.
+    const now = this.#world.now()
+    for (const holding of lost) if (holding.deadline > now) holding.lost.abort(error)
     this.#queue.lost(session)
   }
 

@@ -1,4 +1,5 @@
 import { InvalidOptionError } from '../../errors.js'
+import type { Dedicated } from './dedicated.js'
 import { isPool, type PgPool, PgDatabase } from './pg.js'
 import { isPostgresJs, PostgresJsDatabase, type PostgresJsSql } from './postgres-js.js'
 
@@ -12,14 +13,17 @@ export interface Database {
    * first row of the last one. A connection that does not answer is given up soon after `timeoutMs`.
    */
   run(sql: string, timeoutMs: number): Promise<string | undefined>
-  /** Keeps one connection that listens, and makes a new one when it breaks. */
-  listen(channels: readonly string[], ear: Ear, timeoutMs: number): Listening
+  /** The connection of our own for heartbeats and releases, one for all stores on this client. To be closed by each. */
+  dedicated(timeoutMs: number): Dedicated
+  /** Listens on one connection for all stores on this client, which is made anew when it breaks. */
+  listen(channels: readonly string[], subscriber: Subscriber, timeoutMs: number): Listening
   /** Called when connections broke without anybody asking. */
   onBroken(listener: () => void): () => void
 }
 
-export interface Ear {
-  heard(payload: string): void
+/** Who listens. */
+export interface Subscriber {
+  heard(payload: string, channel: string): void
   /** From now on the server will tell. Called again after each reconnect. */
   up(): void
   /** The connection is gone: what is said now is missed. */

@@ -29,7 +29,7 @@ export function explain(error: unknown, names: Names): LeaseholdError {
   }
   if (code === '42501') {
     return new SchemaError(
-      `the role may not use leasehold's tables: ${message}; grant it USAGE on the schema "${names.schema}" and SELECT, INSERT, UPDATE, DELETE on its tables leasehold_*`,
+      `the role may not use leasehold's tables: ${message}; grant it what docs/stores/postgres.md says under "Rights" (USAGE on the schema "${names.schema}" and SELECT, INSERT, UPDATE, DELETE on its tables leasehold_*)`,
       { cause: error },
     )
   }

@@ -12,10 +12,11 @@ export {
   type GuardOptions,
   guard,
   guardedWrite,
+  NotCommittedError,
   StaleTokenError,
   type Transaction,
   type TransactionOf,
-} from './guard.js'
+} from './fenced-write.js'
 export { type MigrationOptions, migrate, migrationSql } from './migrate.js'
 export { SchemaError } from './schema-error.js'
 export type { PgPool, PgPoolClient, PgQueryable, PgResult } from './pg.js'

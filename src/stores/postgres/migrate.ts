@@ -6,6 +6,7 @@
 import { createHash } from 'node:crypto'
 import { InvalidOptionError } from '../../errors.js'
 import { knownOptions } from '../../util/options.js'
+import { realWorld } from '../../kit/world.js'
 import { type Database, databaseOf, type PostgresClient } from './database.js'
 import { explain, isBroken } from './explain.js'
 import { isMissing, SchemaError } from './schema-error.js'
@@ -17,19 +18,39 @@ export type Sources = Readonly<Record<keyof typeof embedded, string>>
 export const sources: Sources = embedded
 
 /** What this code needs. A schema of a later version may still serve it, and says so itself. */
-const VERSION = 2
+const VERSION = 3
 
 /** The oldest client that the schema of this version still serves. */
-const SERVES = 1
+const SERVES = 3
+
+/**
+ * Grows with every change of the SQL that reaches the schema (test/stores/postgres/revision.test.ts remembers which): of two
+ * packages of one version on one database, the newer one's functions stay.
+ */
+export const REVISION: number = 1
 
 /** How long a migration may take, waiting for others included. */
 const PATIENCE_MS = 120_000
+
+/**
+ * How long a migration asks for a lock on a table before it lets the others pass and tries again. Everybody who wants the
+ * table waits for as long.
+ */
+const LOCK_TIMEOUT_MS = 200
+
+/** Pause between attempts: several times as long as each holds the others up. */
+const PAUSE_MS = 600
 
 export interface MigrationOptions {
   /** Where tables and functions live. */
   schema?: string | undefined
   /** Take over a table `distributed_locks` and functions `acquire_lock`, `release_lock` that are not ours, instead of stopping. */
   adopt?: boolean | undefined
+  /**
+   * The functions run with the rights of their owner, and whoever has USAGE on the schema may call them without any right
+   * to the tables. Needs a schema other than `public`. Later migrations keep it, unless it is given as `false`.
+   */
+  definer?: boolean | undefined
 }
 
 /** Everything that depends on the schema's name. */
@@ -51,6 +72,7 @@ export function namesOf(schema: string): Names {
   const facts: Record<string, string | number> = {
     schema: quoted,
     schemaText: text(schema),
+    schemaPrefix: text(`${quoted}.`),
     metaText: text(`${quoted}.leasehold_meta`),
     leasesText: text(`${quoted}.leasehold_leases`),
     locksText: text(`${quoted}.distributed_locks`),
@@ -77,21 +99,54 @@ export function text(value: string): string {
 
 /** The script that `migrate` applies, for `leasehold migrate --print` and for those who have their own migrations. */
 export function migrationSql(options: MigrationOptions = {}): string {
-  return `begin;\n${body(options, sources)}commit;\n`
+  return `begin;\n${body(options, sources, REVISION)}commit;\n`
 }
 
-function body(options: MigrationOptions, files: Sources): string {
-  const { schema = 'public', adopt = false } = knownOptions(options, ['schema', 'adopt'])
-  const { begin, tables, line, acquire, renew, release, look, take, guard, surface, end } = files
-  const taken = adopt ? files.adopt : files.foreign
-  // views are used by revoke, and so on: plpgsql looks when it runs, plain SQL functions when they are made.
-  const parts = [begin, tables, taken, line, acquire, renew, look, release, take, guard, surface, end]
+/** The relations that are ours. Anything else of these names is in the way. */
+const RELATIONS = [
+  'leasehold_meta',
+  'leasehold_leases',
+  'leasehold_queue',
+  'leasehold_fences',
+  'leasehold_secret',
+  'leasehold_meters',
+  'leasehold_takes',
+  'leasehold_guards',
+  'distributed_locks',
+]
+
+/** plpgsql looks for what it calls when it runs, plain SQL functions when they are made. */
+function functionFiles({ keys, queue, acquire, renew, inspect, release, take, guard, surface }: Sources): string[] {
+  return [keys, queue, acquire, renew, inspect, release, take, guard, surface]
+}
+
+function body(options: MigrationOptions, files: Sources, revision: number): string {
+  const { schema = 'public', adopt = false, definer } = knownOptions(options, ['schema', 'adopt', 'definer'])
+  const { begin, foreign, tables, end } = files
+  const functions = functionFiles(files)
+  const parts = [begin, foreign, tables, ...(adopt ? [files.adopt] : []), ...functions, end]
   const names = namesOf(schema)
-  return parts.map((part) => names.fill(part, { scriptText: text(fingerprint(files)) })).join('\n')
+  const made = [...functions.join('').matchAll(/^create or replace function \{schema\}\.(\w+)/gm)].map(
+    (found) => found[1],
+  )
+  const facts = {
+    scriptText: text(fingerprint(files)),
+    revision,
+    lockTimeoutMs: LOCK_TIMEOUT_MS,
+    adopt: String(adopt),
+    definer: definer === undefined ? 'null::boolean' : String(definer),
+    relationNames: text(`{${RELATIONS.join(',')}}`).concat('::text[]'),
+    functionNames: text(`{${made.join(',')}}`).concat('::text[]'),
+  }
+  return parts.map((part) => names.fill(part, facts)).join('\n')
 }
 
-function fingerprint(files: Sources): string {
-  return createHash('sha256').update(JSON.stringify(files)).digest('hex').slice(0, 32)
+/** Of what reaches the schema, without comments and indentation. */
+export function fingerprint(files: Sources): string {
+  const bare = [files.tables, ...functionFiles(files)].map((part) =>
+    part.replace(/--.*$/gm, '').replace(/\s+/g, ' ').trim(),
+  )
+  return createHash('sha256').update(JSON.stringify(bare)).digest('hex').slice(0, 32)
 }
 
 /**
@@ -106,31 +161,62 @@ export async function migrateDatabase(
   database: Database,
   options: MigrationOptions = {},
   files: Sources = sources,
+  revision: number = REVISION,
 ): Promise<boolean> {
-  const names = namesOf(knownOptions(options, ['schema', 'adopt']).schema ?? 'public')
-  const away = (error: unknown): never => {
-    throw explain(error, names)
+  const names = namesOf(options.schema ?? 'public')
+  const script = body(options, files, revision)
+  const deadline = realWorld.now() + PATIENCE_MS
+  for (;;) {
+    const found = await readMeta(database, names).catch((error: unknown) => {
+      throw explain(error, names)
+    })
+    if (found && isInstalled(found, options, files, revision)) return false
+    const failure = await database.run(script, PATIENCE_MS).then(
+      () => undefined,
+      (error: unknown) => error,
+    )
+    if (failure === undefined) return true
+    const code = (failure as { code?: string }).code
+    // Somebody holds a table that has to change; or a newer package was quicker, and the next look shows it.
+    if (!['55P03', 'LH003'].includes(code ?? '') || realWorld.now() > deadline) throw refused(failure, names)
+    await new Promise<void>((resolve) => realWorld.after(PAUSE_MS * (0.5 + realWorld.random()), resolve, true))
   }
-  const found = await readMeta(database, names).catch(away)
-  if (found?.version === VERSION && found.script === fingerprint(files)) return false
-  try {
-    await database.run(body(options, files), PATIENCE_MS)
-  } catch (error) {
-    const { message, hint } = error as { message: string; hint?: string }
-    if (isBroken(error)) return away(error)
-    throw new SchemaError(`the migration was refused: ${message}${hint ? `. ${hint}` : ''}`, { cause: error })
+}
+
+/** What is there is as new as what we would make, and serves us. */
+function isInstalled(
+  found: Meta,
+  { definer, schema = 'public' }: MigrationOptions,
+  files: Sources,
+  revision: number,
+): boolean {
+  const newer = found.version > VERSION || (found.version === VERSION && found.revision > revision)
+  if (newer && found.serves > VERSION) {
+    throw new SchemaError(
+      `the schema "${schema}" is of version ${found.version}, newer than this leasehold, which knows ${VERSION}: update the package`,
+    )
   }
-  return true
+  if (newer) return true
+  const same = found.version === VERSION && found.revision === revision && found.script === fingerprint(files)
+  return same && (definer === undefined || definer === found.definer)
+}
+
+function refused(error: unknown, names: Names): Error {
+  const { message, hint } = error as { message: string; hint?: string }
+  if (isBroken(error)) return explain(error, names)
+  return new SchemaError(`the migration was refused: ${message}${hint ? `. ${hint}` : ''}`, { cause: error })
 }
 
 interface Meta {
   version: number
   serves: number
   script: string
+  revision: number
+  definer: boolean
 }
 
 async function readMeta(database: Database, names: Names): Promise<Meta | undefined> {
-  const question = names.fill('select row_to_json(m)::text from {schema}.leasehold_meta m where id = 1')
+  const question = names.fill('select {schema}.leasehold_installed()::pg_catalog.text')
   try {
     const found = await database.run(question, PATIENCE_MS)
     return found === undefined ? undefined : (JSON.parse(found) as Meta)

@@ -18,12 +18,13 @@ export interface OpenClient {
  * `schema`, `timeout` and `migrate=true` are ours; everything else is the client's.
  */
 export async function open(url: string, options: PostgresOptions = {}, files: Sources = sources): Promise<Store> {
-  const { connection, ...given } = parse(url)
+  const { connection, ...given } = parseUrl(url)
   const { client, close } = await openClient(connection)
   return createPostgresStore(databaseOf(client), { ...given, ...options }, files, close)
 }
 
-function parse(url: string): PostgresOptions & { connection: string } {
+/** What of the URL is ours, and what is left for the client. */
+export function parseUrl(url: string): PostgresOptions & { connection: string } {
   const { rest, options } = splitUrlOptions(url, ['schema', 'timeout', 'migrate'])
   const { schema, timeout, migrate } = options
   return {

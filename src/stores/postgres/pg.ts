@@ -1,8 +1,10 @@
 import { StoreUnavailableError } from '../../errors.js'
 import { formatDuration } from '../../kit/duration.js'
 import { realWorld } from '../../kit/world.js'
-import type { Database, Ear, Listening } from './database.js'
-import { type PgClient, PgListener } from './pg-listener.js'
+import type { Database, Listening, Subscriber } from './database.js'
+import { type Dedicated, dedicatedOf } from './dedicated.js'
+import { listenOn } from './pg-listener.js'
+import { clientsLike, openSession } from './pg-session.js'
 
 /** The few methods of a `pg` Pool that are called. */
 export interface PgPool {
@@ -26,6 +28,8 @@ export interface PgQueryable {
 }
 
 export interface PgResult {
+  /** What the server says it did: COMMIT of a failed transaction answers ROLLBACK. */
+  command: string
   rows: Record<string, unknown>[]
   rowCount: number | null
 }
@@ -101,18 +105,13 @@ export class PgDatabase implements Database {
     })
   }
 
-  listen(channels: readonly string[], ear: Ear, timeoutMs: number): Listening {
-    // Made as the pool makes its own, and never taken out of it. pg hides the password from copies.
-    const { Client, options } = this.#pool as unknown as {
-      Client: new (options: object) => PgClient
-      options: { password?: unknown }
-    }
-    return new PgListener(
-      () => new Client({ ...options, password: options.password, keepAlive: true }),
-      channels,
-      ear,
-      timeoutMs,
-    )
+  listen(channels: readonly string[], subscriber: Subscriber, timeoutMs: number): Listening {
+    return listenOn(this.#pool, channels, subscriber, timeoutMs)
+  }
+
+  dedicated(timeoutMs: number): Dedicated {
+    const make = clientsLike(this.#pool)
+    return dedicatedOf(this.#pool, (broken) => openSession(make(), broken, timeoutMs))
   }
 
   onBroken(listener: () => void): () => void {

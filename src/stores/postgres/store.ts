@@ -1,4 +1,3 @@
-import { InvalidOptionError, StoreUnavailableError } from '../../errors.js'
 import { type Duration, milliseconds } from '../../kit/duration.js'
 import type {
   Answer,
@@ -17,10 +16,30 @@ import type {
   Watch,
 } from '../../store.js'
 import { knownOptions } from '../../util/options.js'
-import { Bell } from './bell.js'
+import { Calls } from './calls.js'
+import { Coalescer } from './coalescer.js'
+import {
+  type AcquireAnswer,
+  answerOf,
+  claimJson,
+  type HolderRow,
+  holderOf,
+  type RenewAnswer,
+  refusal,
+  renewedOf,
+  singly,
+  stuck,
+  type TakeRow,
+  takenOf,
+  unknownAnswer,
+  unknownOutcome,
+  type WaiterRow,
+  waiterOf,
+} from './codec.js'
 import type { Database } from './database.js'
-import { explain, isBroken } from './explain.js'
-import { checkSchema, migrateDatabase, type Names, namesOf, type Sources, sources } from './migrate.js'
+import { sqlBigint, sqlBoolean, sqlInteger, sqlJson, sqlNumber, sqlText } from './literals.js'
+import { namesOf, type Sources, sources } from './migrate.js'
+import { Wakeups } from './wakeups.js'
 
 export interface PostgresOptions {
   /** The schema that holds the tables and functions. Stores with different ones do not know each other. */
@@ -35,8 +54,14 @@ export interface PostgresOptions {
 
 const OPTIONS = ['schema', 'timeout', 'migrate', 'listen']
 
-/** What the server's B-tree takes of a key, with room to spare. */
-const MOST_BYTES_OF_A_KEY = 2_000
+/**
+ * So many calls with claims are out at once before further claims travel together. A lone caller is not held up, and many
+ * instances on one store object do not take all of the user's connections.
+ */
+const CLAIM_LANES = 2
+
+/** A call with claims that takes longer holds up no others. */
+const SLOW_CLAIM_MS = 50
 
 /** A lease table in PostgreSQL. `files`: other SQL than ours only in experiments. */
 export function createPostgresStore(
@@ -56,257 +81,209 @@ class Postgres implements Store {
   /** Each key of a batch takes a slot of the server's lock table, which has 64 per connection. */
   readonly maxBatch = 100
   readonly watch?: (key: string, listener: (event: StoreEvent) => void) => Watch
+  readonly watchRevoked?: (listener: (lease: Lease) => void) => Watch
 
-  readonly #database: Database
-  readonly #names: Names
-  readonly #files: Sources
-  /** What goes before each question. */
-  readonly #preamble: string
-  readonly #functions: string
-  readonly #migrate: boolean
+  readonly #calls: Calls
+  readonly #wakeups: Wakeups | undefined
+  readonly #claims: Coalescer<Claim, Answer>
+  readonly #renewals: Coalescer<Renewal, Renewed>
+  readonly #releases: Coalescer<Lease, Released>
+  readonly #possibleLossListeners = new Set<() => void>()
   readonly #close: () => Promise<void>
-  readonly #bell: Bell | undefined
-  readonly #doubters = new Set<() => void>()
-  readonly #releasing = new Map<string, Promise<Released[]>>()
-  /** Undefined while nobody uses the store: the pool is not ours, and keeps no listener then. */
-  #unhook: (() => void) | undefined
-  #checked: Promise<void> | true | undefined
-  /** A connection broke; the next answer shows that there is a new one. */
-  #shaken = false
+  #closing: Promise<void> | undefined
 
   constructor(database: Database, options: PostgresOptions, files: Sources, close: () => Promise<void>) {
     const { schema = 'public', timeout = '2s', migrate = false, listen = true } = knownOptions(options, OPTIONS)
     this.timeoutMs = milliseconds('timeout', timeout, { min: 50, max: 3_600_000 })
-    this.#database = database
-    this.#names = namesOf(schema)
-    this.#files = files
-    const limits = { timeoutMs: Math.ceil(this.timeoutMs), lockTimeoutMs: Math.ceil(this.timeoutMs / 2) }
-    this.#preamble = this.#names.fill(files.call.replace(/^--.*\n/gm, ''), { ...limits, question: '' })
-    this.#functions = this.#names.fill('{schema}.leasehold_')
-    this.#migrate = migrate
+    const names = namesOf(schema)
+    this.#calls = new Calls(database, names, files, {
+      timeoutMs: this.timeoutMs,
+      migrate,
+      onBack: () => this.#onPossibleLoss(),
+    })
+    this.#claims = new Coalescer((claims) => this.#acquire(claims), this.maxBatch, CLAIM_LANES, SLOW_CLAIM_MS)
+    this.#renewals = new Coalescer((renewals) => this.#renew(renewals), this.maxBatch)
+    this.#releases = new Coalescer((leases) => this.#release(leases), this.maxBatch)
     this.#close = close
-    this.#hook()
     if (listen) {
-      const bell = new Bell(database, this.#names.channel, this.timeoutMs, () => this.#doubt())
-      this.#bell = bell
-      this.watch = (key, listener) => bell.watch(key, listener)
+      const wakeups = new Wakeups(database, names.channel, this.timeoutMs, {
+        channelOf: (subscriber) => this.#calls.ask('channel', sqlText(subscriber)),
+        hello: (subscriber, n) => this.#calls.askApart('hello', `${sqlText(subscriber)}, ${sqlInteger(n)}`, true),
+        onBack: () => this.#onPossibleLoss(),
+      })
+      this.#wakeups = wakeups
+      this.watch = (key, listener) => wakeups.watch(key, listener)
+      this.watchRevoked = (listener) => wakeups.watchRevoked(listener)
     }
   }
 
   partition(key: string): number {
-    if (key.includes('\0') || !key.isWellFormed() || Buffer.byteLength(key) > MOST_BYTES_OF_A_KEY) {
-      throw new InvalidOptionError(
-        'name',
-        key,
-        `well-formed text without NUL, at most ${MOST_BYTES_OF_A_KEY} bytes of UTF-8`,
-      )
-    }
+    const error = refusal({ key })
+    if (error) throw error
     return 0
   }
 
   async acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
-    if (claims.length === 1) {
-      const claim = claims[0] as Claim
-      const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
-      const one = [key, owner, weight, capacity, ttlMs, value ?? null, placeMs ?? null, announce, steal, this.#ear]
-      return [this.#answerOf(await this.#ask<AcquireAnswer>('acquire_one', ...one), claim)]
-    }
-    const asked = claims.map(({ key, owner, weight, capacity, ttlMs, value, placeMs, announce, steal }) => ({
-      key,
-      owner,
-      weight,
-      capacity,
-      ttl: ttlMs,
-      value,
-      place: placeMs,
-      announce,
-      steal,
-    }))
     const answers = options?.atomic
-      ? await this.#ask<AcquireAnswer[]>('acquire_all', asked)
-      : await this.#ask<AcquireAnswer[]>('acquire', asked, this.#ear)
-    return answers.map((answer, i) => this.#answerOf(answer, claims[i] as Claim))
+      ? await this.#acquireAll(claims)
+      : await singly<Claim, Answer>(claims, unknownAnswer, (carried) => this.#claims.ask(carried))
+    // The first release need not wait for its connection.
+    if (answers.some(({ granted }) => granted === true)) this.#calls.warm()
+    return answers
   }
 
-  async renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
-    const asked = renewals.map(({ key, owner, ttlMs, value }) => ({ key, owner, ttl: ttlMs, value }))
-    const answers = await this.#ask<number[]>('renew', asked)
-    return answers.map((ours, i) =>
-      ours ? { outcome: 'ours', ttlMs: (renewals[i] as Renewal).ttlMs } : { outcome: 'gone' },
+  async #acquire(claims: readonly Claim[]): Promise<Answer[]> {
+    const [claim] = claims
+    if (claims.length !== 1 || !claim) {
+      const calls = sqlJson(claims.map(claimJson))
+      const answers = await this.#calls.ask<AcquireAnswer[]>('acquire', calls, sqlText(this.#subscriber))
+      return answers.map((answer, i) => answerOf(answer, claims[i] as Claim))
+    }
+    const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
+    const answer = await this.#calls.ask<AcquireAnswer>(
+      'acquire_one',
+      sqlText(key),
+      sqlText(owner),
+      sqlInteger(weight),
+      sqlInteger(capacity),
+      sqlNumber(ttlMs),
+      sqlText(value),
+      sqlNumber(placeMs),
+      sqlBoolean(announce),
+      sqlBoolean(steal),
+      sqlText(this.#subscriber),
     )
+    return [answerOf(answer, claim)]
+  }
+
+  async #acquireAll(claims: readonly Claim[]): Promise<Answer[]> {
+    const error = claims.map(refusal).find((found) => found !== undefined)
+    if (error) return claims.map(() => unknownAnswer(error))
+    const calls = claims.map(claimJson)
+    const answers = await this.#calls.ask<AcquireAnswer[]>('acquire_all', sqlJson(calls), sqlText(this.#subscriber))
+    return answers.map((answer, i) => answerOf(answer, claims[i] as Claim))
+  }
+
+  renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
+    return singly<Renewal, Renewed>(renewals, unknownOutcome, (carried) => this.#renewals.ask(carried))
+  }
+
+  async #renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
+    const answers = await this.#extend(renewals)
+    const renewed: Renewed[] = []
+    for (const [i, renewal] of renewals.entries()) {
+      // Somebody was writing to its row. A batch does not wait for rows; a renewal that is alone may.
+      renewed.push(
+        answers[i] === 2
+          ? await this.#extend([renewal]).then(([answer]) => renewedOf(answer, renewal), unknownOutcome)
+          : renewedOf(answers[i], renewal),
+      )
+    }
+    return renewed
+  }
+
+  #extend(renewals: readonly Renewal[]): Promise<RenewAnswer[]> {
+    const items = renewals.map(({ key, owner, token, ttlMs, value, queued }) => ({
+      key,
+      owner,
+      token: token?.toString(),
+      ttl: ttlMs,
+      value,
+      queued,
+    }))
+    return this.#calls.askApart('renew', sqlJson(items), true)
   }
 
   /**
-   * Two releases of one lease may be under way at once: the holder's own, and one that takes back what a late answer
-   * told of. On two connections the second could overtake the first, whose caller would then hear that it had lost the
-   * lock. So they go one after the other.
+   * One call at a time, whoever asks: of two releases of one lease under way at once (the holder's own, and one that takes
+   * back what a late answer told of) the second could otherwise overtake the first, whose caller would then hear that it
+   * had lost the lock.
    */
-  async release(leases: readonly Lease[]): Promise<Released[]> {
-    const ids = leases.map(({ key, owner }) => `${owner} ${key}`)
-    const before = ids.map((id) => this.#releasing.get(id)).filter((call) => call !== undefined)
-    const call = before.length > 0 ? Promise.allSettled(before).then(() => this.#end(leases)) : this.#end(leases)
-    for (const id of ids) this.#releasing.set(id, call)
-    try {
-      return await call
-    } finally {
-      for (const id of ids) if (this.#releasing.get(id) === call) this.#releasing.delete(id)
-    }
+  release(leases: readonly Lease[]): Promise<Released[]> {
+    return singly<Lease, Released>(leases, unknownOutcome, (carried) => this.#releases.ask(carried))
   }
 
-  async #end(leases: readonly Lease[]): Promise<Released[]> {
-    const [first] = leases
-    const answers =
-      leases.length === 1 && first
-        ? [await this.#ask<number>('release_one', first.key, first.owner)]
-        : await this.#ask<number[]>(
-            'release',
-            leases.map(({ key, owner }) => ({ key, owner })),
-          )
+  async #release(leases: readonly Lease[]): Promise<Released[]> {
+    const answers = await this.#end(leases, (name, args) => this.#calls.release(name, args))
+    const stuckOnes = leases.filter((_, i) => answers[i] === 2)
+    if (stuckOnes.length > 0) {
+      // Waiting for a key there would hold up heartbeats.
+      const retried = await this.#end(stuckOnes, (name, args) => this.#calls.ask(name, args(false))).catch(() => [])
+      for (const [i, lease] of stuckOnes.entries()) answers[leases.indexOf(lease)] = retried[i] ?? 2
+    }
     return answers.map((answer, i) => {
-      if (answer === 2) return { outcome: 'unknown', error: stuck((leases[i] as Lease).key) }
+      if (answer === 2) return unknownOutcome(stuck((leases[i] as Lease).key))
       return { outcome: answer ? 'released' : 'gone' }
     })
   }
 
+  async #end(
+    leases: readonly Lease[],
+    ask: <T>(name: string, args: (defer: boolean) => string) => Promise<T>,
+  ): Promise<number[]> {
+    const [first] = leases
+    if (leases.length === 1 && first) {
+      const one = `${sqlText(first.key)}, ${sqlText(first.owner)}, ${sqlBigint(first.token)}`
+      return [await ask<number>('release_one', (defer) => `${one}, ${sqlBoolean(defer)}`)]
+    }
+    const all = sqlJson(leases.map(({ key, owner, token }) => ({ key, owner, token: token?.toString() })))
+    return ask('release', (defer) => `${all}, ${sqlBoolean(defer)}`)
+  }
+
   onDoubt(listener: () => void): () => void {
-    this.#hook()
-    this.#doubters.add(listener)
-    return () => this.#doubters.delete(listener)
+    this.#calls.hook()
+    this.#possibleLossListeners.add(listener)
+    return () => this.#possibleLossListeners.delete(listener)
   }
 
   async holders(prefix: string): Promise<HolderView[]> {
     // Byte order of UTF-8 is the order of code points, and this is the last of them.
-    const views = await this.#ask<View[]>('views', prefix, `${prefix}${'\u{10ffff}'.repeat(8)}`, false)
-    return views.map(holderOf)
+    const end = `${prefix}${'\u{10ffff}'.repeat(8)}`
+    return (await this.#calls.ask<HolderRow[]>('views', sqlText(prefix), sqlText(end))).map(holderOf)
   }
 
   async inspect(key: string): Promise<{ holders: HolderView[]; waiters: WaiterView[] }> {
-    const [holders, waiters] = await this.#ask<[View[], View[]]>('inspect', key)
+    const [holders, waiters] = await this.#calls.ask<[HolderRow[], WaiterRow[]]>('inspect', sqlText(key))
     return { holders: holders.map(holderOf), waiters: waiters.map(waiterOf) }
   }
 
   async revoke(key: string): Promise<HolderView[]> {
-    return (await this.#ask<View[]>('revoke', key)).map(holderOf)
+    return (await this.#calls.ask<HolderRow[]>('revoke', sqlText(key))).map(holderOf)
   }
 
-  async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
-    type Said = [number, number, number | null, number, [number, number][] | undefined]
-    const answers = await this.#ask<Said[]>('take', requests, null)
-    return answers.map(([allowed, remaining, retryAfterMs, resetMs, states = []], i) => {
-      if (allowed === 2) return { granted: 'unknown', error: stuck((requests[i] as TakeRequest).key) }
-      const limits = states.map(([left, nextMs]) => ({ remaining: left, nextMs }))
-      const retry = retryAfterMs ?? Number.POSITIVE_INFINITY
-      return { allowed: allowed === 1, remaining, retryAfterMs: retry, resetMs, limits }
+  take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
+    return singly<TakeRequest, TakeAnswer | Failure>(requests, unknownAnswer, async (carried) => {
+      const answers = await this.#calls.ask<TakeRow[]>('take', sqlJson(carried), sqlNumber(undefined))
+      return answers.map((answer, i) => takenOf(answer, carried[i] as TakeRequest))
     })
   }
 
-  async now(): Promise<number> {
-    return Number(await this.#run(`(date_part('epoch', clock_timestamp()) * 1000)::text`))
+  now(): Promise<number> {
+    return this.#calls.ask<number>('now')
   }
 
   idle(): void {
-    this.#unhook?.()
-    this.#unhook = undefined
+    this.#calls.unhook()
   }
 
-  async close(): Promise<void> {
-    this.idle()
-    await this.#bell?.close()
-    await this.#close()
+  outage(): unknown {
+    return this.#calls.outage
   }
 
-  #hook(): void {
-    this.#unhook ??= this.#database.onBroken(() => {
-      this.#shaken = true
-    })
-  }
-
-  /** Where those who wait by this store are told that they were let in. */
-  get #ear(): string | null {
-    return this.#bell?.ear ?? null
-  }
-
-  #answerOf(answer: AcquireAnswer, { key, owner }: Claim): Answer {
-    if (answer[0] === 1) return { granted: true, owner, token: BigInt(answer[1]), ttlMs: answer[2] }
-    if (answer[0] === 2) return { granted: 'unknown', error: stuck(key) }
-    const [, ahead, holder, ttlMs, token, value] = answer
-    if (typeof holder !== 'string') return { granted: false, ahead }
-    return { granted: false, ahead, blocker: { owner: holder, ttlMs, token: BigInt(token), value: value ?? undefined } }
-  }
-
-  /** Calls leasehold_<name>. Structures travel as JSON, booleans and null as they are. */
-  async #ask<T>(name: string, ...args: unknown[]): Promise<T> {
-    const list = args.map((arg) => {
-      if (typeof arg === 'string') return plain(arg)
-      return typeof arg === 'object' && arg !== null ? structure(arg) : String(arg)
-    })
-    return JSON.parse(await this.#run(`${this.#functions}${name}(${list.join(', ')})::text`)) as T
-  }
-
-  async #run(question: string): Promise<string> {
-    try {
-      if (this.#checked !== true) await this.#check()
-      const answer = await this.#database.run(this.#preamble + question, this.timeoutMs)
-      if (this.#shaken) this.#doubt()
-      return answer as string
-    } catch (error) {
-      if (isBroken(error)) this.#shaken = true
-      throw explain(error, this.#names)
-    }
-  }
-
-  /** Once, by whoever comes first; an outage meanwhile proves nothing, and the next call looks again. */
-  async #check(): Promise<void> {
-    this.#checked ??= (async () => {
-      try {
-        if (this.#migrate) await migrateDatabase(this.#database, { schema: this.#names.schema }, this.#files)
-        await checkSchema(this.#database, this.#names)
-        this.#checked = true
-      } catch (error) {
-        this.#checked = undefined
-        throw error
-      }
+  close(): Promise<void> {
+    this.#closing ??= (async () => {
+      await Promise.all([this.#wakeups?.close(), this.#calls.close()])
+      await this.#close()
     })()
-    await this.#checked
+    return this.#closing
   }
 
-  #doubt(): void {
-    this.#shaken = false
-    for (const listener of [...this.#doubters]) listener()
+  /** Whose leases and queue entries these are, for those who tell. */
+  get #subscriber(): string | undefined {
+    return this.#wakeups?.subscriber
   }
-}
 
-type AcquireAnswer =
-  | [granted: 1, token: string, ttlMs: number]
-  | [refused: 0, ahead: number, owner: string | null, ttlMs: number, token: string, value: string | null]
-  | [stuck: 2]
-
-type View = [string, string, number, number, string, number, number, string | null, number]
-
-function holderOf([key, owner, weight, capacity, token, ttlMs, heldMs, value, waiting]: View): HolderView {
-  return { key, owner, weight, capacity, token: BigInt(token), ttlMs, heldMs, value: value ?? undefined, waiting }
-}
-
-function waiterOf([key, owner, weight, capacity, , , waitedMs, value]: View): WaiterView {
-  return { key, owner, weight, capacity, waitedMs, value: value ?? undefined }
-}
-
-function stuck(key: string): StoreUnavailableError {
-  return new StoreUnavailableError(
-    `postgres is unavailable for "${key}": a transaction that decides about it stays open (acquire_lock() belongs in a transaction of its own)`,
-  )
-}
-
-/** A string constant of plain ASCII, which no setting and no encoding of either side can misread. */
-function plain(value: string): string {
-  return `E'${ascii(value.replaceAll('\\', '\\\\').replaceAll("'", "''"))}'`
-}
-
-/** What is not ASCII is escaped inside the JSON, and parsed by it. */
-function structure(value: unknown): string {
-  return plain(ascii(JSON.stringify(value)))
-}
-
-function ascii(value: string): string {
-  return value.replace(/[\u0080-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
+  #onPossibleLoss(): void {
+    for (const listener of [...this.#possibleLossListeners]) listener()
+  }
 }

@@ -39,8 +39,14 @@ export class Quorum {
   /** One attempt each. Whoever holds what it asks for gets it again, with the same token. */
   acquire(claims: readonly Claim[], done: (answers: Answer[]) => void): void {
     if (this.#areNew(claims)) return this.#elect(claims, done)
-    const again = repeated(claims)
-    if (again.size > 0) return this.#acquireTwice(claims, again, done)
+    const repeat = firstRepeat(claims)
+    if (repeat > 0) {
+      // In one question, the second attempt of an owner would be refused by its first: it asks when that has been answered,
+      // and whoever stands behind it after that, so that the order of the batch is kept.
+      return this.acquire(claims.slice(0, repeat), (first) => {
+        this.acquire(claims.slice(repeat), (rest) => done([...first, ...rest]))
+      })
+    }
     const answers: (Answer | undefined)[] = claims.map((claim) => this.#refuse(claim))
     const entries = claims.map((claim) => this.#register.find(claim.key, claim.owner))
     const now = this.#cluster.world.now()
@@ -183,18 +189,6 @@ export class Quorum {
       owners.add(claim.owner)
     }
     return claims.length > 0 && owners.size === claims.length
-  }
-
-  /** In one batch, the second attempt of an owner would be refused by its first: it asks when that has been answered. */
-  #acquireTwice(claims: readonly Claim[], again: ReadonlySet<number>, done: (answers: Answer[]) => void): void {
-    const first = claims.filter((_, i) => !again.has(i))
-    const second = claims.filter((_, i) => again.has(i))
-    this.acquire(first, (answered) => {
-      this.acquire(second, (confirmed) => {
-        const [one, two] = [answered.values(), confirmed.values()]
-        done(claims.map((_, i) => (again.has(i) ? two : one).next().value as Answer))
-      })
-    })
   }
 
   /** What this store cannot carry. */
@@ -343,14 +337,13 @@ function exceptGone<Item, Answered extends Renewed | Released>(
   )
 }
 
-/** The places of claims for a key that their owner has asked for already, in the same batch. */
-function repeated(claims: readonly Claim[]): Set<number> {
+/** The place of the first claim for a key that its owner has asked for already, in the same batch; 0: there is none. */
+function firstRepeat(claims: readonly Claim[]): number {
   const seen = new Set<string>()
-  const places = new Set<number>()
   for (const [i, { key, owner }] of claims.entries()) {
     const id = JSON.stringify([key, owner])
-    if (seen.has(id)) places.add(i)
+    if (seen.has(id)) return i
     seen.add(id)
   }
-  return places
+  return 0
 }

@@ -124,22 +124,44 @@ export function cutOff(key: string, before: readonly NodeView[], { owners, share
 
 /** One view per holder: those that a majority has, or may have as far as those that answered can tell. */
 export function merge(cluster: Cluster, said: readonly (readonly NodeView[] | undefined)[]): HolderView[] {
-  const byHolder = new Map<string, NodeView[]>()
-  for (const view of said.flatMap((views) => views ?? [])) {
-    const id = `${view.key}\0${view.owner}`
-    const views = byHolder.get(id)
-    if (views) views.push(view)
-    else byHolder.set(id, [view])
-  }
   const silent = said.filter((views) => views === undefined).length
+  const byKey = new Map<string, Map<string, NodeView[]>>()
+  for (const view of said.flatMap((views) => views ?? [])) {
+    let owners = byKey.get(view.key)
+    if (!owners) byKey.set(view.key, (owners = new Map()))
+    const views = owners.get(view.owner)
+    if (views) views.push(view)
+    else owners.set(view.owner, [view])
+  }
   const holders: HolderView[] = []
-  for (const views of byHolder.values()) {
-    const wasGranted = views.some((view) => view.token !== undefined)
-    if (views.length >= cluster.majority || (wasGranted && views.length + silent >= cluster.majority)) {
-      holders.push(describe(views, cluster.majority))
+  for (const owners of byKey.values()) {
+    const here: HolderView[] = []
+    for (const views of owners.values()) {
+      const wasGranted = views.some((view) => view.token !== undefined)
+      if (views.length >= cluster.majority || (wasGranted && views.length + silent >= cluster.majority)) {
+        here.push(describe(views, cluster.majority))
+      }
     }
+    holders.push(...atOneTime(here, cluster.majority))
   }
   return holders.sort((a, b) => (a.key < b.key ? -1 : a.key > b.key ? 1 : 0))
+}
+
+/**
+ * Nodes are not all looked at in the same moment: of one key, some may have shown the holder of before. Whoever was seen on a
+ * majority holds it, and else whoever came last.
+ */
+function atOneTime(holders: HolderView[], majority: number): HolderView[] {
+  if (holders.length < 2 || holders.every(({ weight }) => weight !== ALL)) return holders
+  const rank = ({ detail, token }: HolderView): [boolean, bigint] => [
+    Number(detail?.['nodes']) >= majority,
+    token ?? 0n,
+  ]
+  const last = holders.reduce((best, next) => {
+    const [one, other] = [rank(best), rank(next)]
+    return other[0] !== one[0] ? (other[0] ? next : best) : other[1] > one[1] ? next : best
+  })
+  return last.weight === ALL ? [last] : holders.filter(({ weight }) => weight !== ALL)
 }
 
 function describe(views: readonly NodeView[], majority: number): HolderView {

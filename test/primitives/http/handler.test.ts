@@ -278,8 +278,8 @@ describe('node:http', () => {
     const handler = idempotentHandler(
       locks,
       async (_, response) => {
-        const [held] = await locks.holders('http:', { kind: 'once' })
-        await locks.forceRelease(held?.name ?? '', { kind: 'once' })
+        const [held] = await locks.holders('http:', { kind: 'run-once' })
+        await locks.forceRelease(held?.name ?? '', { kind: 'run-once' })
         response.setHeader('Content-Length', '2000000')
         response.write(Buffer.alloc(1_500_000))
         response.end(Buffer.alloc(500_000))

@@ -7,13 +7,14 @@ export interface Share {
   grants: number
   refusals: number
   restarts: number
+  cpuSeconds: number
   bad: string[]
 }
 
 const [seed = 0, schedules = 0, nth = 0, shares = 1] = process.argv.slice(2).map(Number)
 // Outages are usual in there, and nobody looks where their errors come from.
 Error.stackTraceLimit = 0
-const share: Share = { grants: 0, refusals: 0, restarts: 0, bad: [] }
+const share: Share = { grants: 0, refusals: 0, restarts: 0, cpuSeconds: 0, bad: [] }
 for (let i = nth; i < schedules; i += shares) {
   const regime = REGIMES[i % REGIMES.length] as (typeof REGIMES)[number]
   const outcome = simulate({ seed: seed + i, regime })
@@ -22,4 +23,6 @@ for (let i = nth; i < schedules; i += shares) {
   share.restarts += outcome.restarts
   if (outcome.violations.length > 0) share.bad.push(`${regime}, seed ${seed + i}: ${outcome.violations[0]}`)
 }
+const { user, system } = process.cpuUsage()
+share.cpuSeconds = (user + system) / 1e6
 console.log(JSON.stringify(share))

@@ -1,6 +1,7 @@
-/** Short slices of `npm run prove -- postgres` and `postgres-size`. */
+/** Short slices of `npm run prove -- postgres`, `postgres-batches` and `postgres-size`. */
 import { Pool } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { batchesAtOnce, releasesAgainstHeartbeats } from '../../../scripts/prove/postgres-batches.js'
 import { pairs } from '../../../scripts/prove/postgres-size.js'
 import { contestRounds, failover } from '../../../scripts/prove/postgres.js'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
@@ -47,6 +48,18 @@ test.concurrent.each(['repeatable read', 'serializable'])(
     for (const store of stores) await store.close()
   },
 )
+
+test.concurrent('batches of renewals, releases, steals and claims in random orders never deadlock', async () => {
+  const url = await server.createDatabase()
+  await placeAt('pg', url)
+  expect(await batchesAtOnce(url, 3)).toMatchObject({ failed: 0, deadlocks: 0, firstError: '' })
+})
+
+test.concurrent('a hundred locks can be released in any order while their heartbeat is due', async () => {
+  const url = await server.createDatabase()
+  await placeAt('pg', url)
+  expect(await releasesAgainstHeartbeats(url, 4, 3_000)).toMatchObject({ failed: 0, lost: 0 })
+})
 
 test.concurrent('a failover to a synchronous standby loses nothing that was acknowledged', async () => {
   const { acknowledged, ...lost } = await failover(true, 300)

@@ -4,7 +4,14 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
 import { InvalidOptionError } from '../../../src/errors.js'
 import { createLocks } from '../../../src/locks.js'
-import { guard, guardedWrite, migrate, postgres, StaleTokenError } from '../../../src/stores/postgres/index.js'
+import {
+  guard,
+  guardedWrite,
+  migrate,
+  postgres,
+  NotCommittedError,
+  StaleTokenError,
+} from '../../../src/stores/postgres/index.js'
 
 let server: PostgresServer
 let pool: Pool
@@ -89,6 +96,51 @@ describe.each(Object.entries(ways))('guarded writes with %s', (library, write) =
     await expect(failing).rejects.toBe(failure)
     expect(await write(name, 8n, 8)).toBe(8)
   })
+
+  test('guardedWrite rejects if the server rolled back what it was told to commit', async () => {
+    const name = `swallowed ${library}`
+    await open(name)
+    const twice = `insert into accounts values ('${name}', 1)`
+    const paid =
+      library === 'pg'
+        ? guardedWrite(pool, { resource: name, token: 9n }, async (tx) => {
+            await tx.query(`update accounts set balance = 5 where id = '${name}'`)
+            await tx.query(twice).catch(() => {})
+            return 'paid'
+          })
+        : guardedWrite(sql, { resource: name, token: 9n }, async (tx) => {
+            await tx`update accounts set balance = 5 where id = ${name}`
+            await tx.unsafe(twice).catch(() => {})
+            return 'paid'
+          })
+    await expect(paid).rejects.toThrow(NotCommittedError)
+    expect(await balanceOf(name)).toBe(0)
+    expect(await write(name, 8n, 8), 'the token was rolled back too').toBe(8)
+  })
+
+  test.each(['rollback', 'commit', 'rollback; begin'])(
+    'guardedWrite rejects if its callback ends the transaction by itself, with %s',
+    async (end) => {
+      const name = `${end} ${library}`
+      const ended =
+        library === 'pg'
+          ? guardedWrite(pool, { resource: name, token: 9n }, (tx) => tx.query(end))
+          : guardedWrite(sql, { resource: name, token: 9n }, (tx) => tx.unsafe(end))
+      await expect(ended).rejects.toThrow(NotCommittedError)
+    },
+  )
+})
+
+test('guard() outside of a transaction is refused, and the token is not taken', async () => {
+  const client = await pool.connect()
+  const refused = /one open transaction/
+  await expect(guard(client, { resource: 'no begin', token: 9n })).rejects.toThrow(InvalidOptionError)
+  await expect(guard(client, { resource: 'no begin', token: 9n })).rejects.toThrow(refused)
+  client.release()
+  const reserved = await sql.reserve()
+  await expect(guard(reserved, { resource: 'no begin', token: 9n })).rejects.toThrow(refused)
+  reserved.release()
+  await guardedWrite(pool, { resource: 'no begin', token: 8n }, async () => {})
 })
 
 test('a guard in a transaction of your own does the same, whatever its isolation level', async () => {

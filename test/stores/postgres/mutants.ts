@@ -13,8 +13,8 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'release',
-        find: 'where key = p_key and owner = p_owner and expires_at > v_now',
-        replace: 'where key = p_key and owner is not null and not waiting and expires_at > v_now',
+        find: 'where key = p_key and owner = p_owner and expires_at > v_now and (p_token',
+        replace: 'where key = p_key and owner is not null and expires_at > v_now and (p_token',
       },
     ],
     caughtBy: "a stranger's release is gone and frees nothing",
@@ -24,8 +24,8 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'renew',
-        find: 'where key = p_key and owner = p_owner',
-        replace: 'where key = p_key and owner is not null',
+        find: 'where key = p_key and owner = p_owner and expires_at > clock_timestamp() and (p_token',
+        replace: 'where key = p_key and owner is not null and expires_at > clock_timestamp() and (p_token',
       },
     ],
     caughtBy: "a stranger's renewal is gone and prolongs nothing",
@@ -35,9 +35,9 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'renew',
-        find: "'1 millisecond'), value = coalesce(p_value, value)\n  where key = p_key and owner = p_owner and not waiting and expires_at > clock_timestamp();",
+        find: "'1 millisecond'), value = coalesce(p_value, value)\n  where key = p_key and owner = p_owner and expires_at > clock_timestamp() and (p_token is null or token = p_token);",
         replace:
-          "'1 millisecond'), owner = p_owner, waiting = false, value = coalesce(p_value, value)\n  where key = p_key and slot = 0 and (owner is null or owner = p_owner or expires_at <= clock_timestamp());",
+          "'1 millisecond'), owner = p_owner, value = coalesce(p_value, value)\n  where key = p_key and slot = 0 and (owner is null or owner = p_owner or expires_at <= clock_timestamp());",
       },
     ],
     caughtBy: 'the renewal of a released lease is gone and creates nothing',
@@ -64,7 +64,7 @@ export const mutants: SqlMutant[] = [
     what: 'nobody takes the lock on the key',
     changes: [
       {
-        file: 'line',
+        file: 'keys',
         find: 'if cardinality(p_keys) = 1 and pg_try_advisory_xact_lock({lockClass}, hashtext(p_keys[1])) then',
         replace: 'if true then',
       },
@@ -76,7 +76,7 @@ export const mutants: SqlMutant[] = [
     changes: [
       { file: 'call', find: 'LEVEL READ COMMITTED', replace: 'LEVEL REPEATABLE READ' },
       {
-        file: 'line',
+        file: 'keys',
         find: "if current_setting('transaction_isolation') <> 'read committed' then",
         replace: 'if false then',
       },
@@ -87,7 +87,7 @@ export const mutants: SqlMutant[] = [
     what: 'the fence begins anew with every lock',
     changes: [
       {
-        file: 'line',
+        file: 'keys',
         find: "return greatest(p_last + 1, (date_part('epoch', p_now) * 1000000)::bigint);",
         replace: 'return 1;',
       },
@@ -110,8 +110,8 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'acquire',
-        find: '((s.first_arrival is null or s.my_arrival <= s.first_arrival) and s.held',
-        replace: '((true) and s.held',
+        find: '(v_first and s.held',
+        replace: '(true and s.held',
       },
     ],
     caughtBy: 'small claims do not pass a big one that waits for room',
@@ -126,23 +126,23 @@ export const mutants: SqlMutant[] = [
       },
       {
         file: 'acquire',
-        find: '((s.first_arrival is null or s.my_arrival <= s.first_arrival) and s.held',
-        replace: '((true) and s.held',
+        find: '(v_first and s.held',
+        replace: '(true and s.held',
       },
     ],
     caughtBy: 'a newcomer does not pass the line, although the lease has just run out',
   },
   {
     what: 'the last in line is served first',
-    changes: [{ file: 'line', find: 'order by arrival limit 1;', replace: 'order by arrival desc limit 1;' }],
+    changes: [{ file: 'queue', find: 'order by arrival limit 1;', replace: 'order by arrival desc limit 1;' }],
     caughtBy: 'whoever stands in line is served in order of arrival',
   },
   {
     what: 'what is handed over is held for the whole time to live',
     changes: [
       {
-        file: 'line',
-        find: 'v_ttl_ms := least(v_head.place_ms, v_head.ttl_ms);',
+        file: 'queue',
+        find: 'v_ttl_ms := least(v_head.queue_ms, v_head.ttl_ms);',
         replace: 'v_ttl_ms := v_head.ttl_ms;',
       },
     ],
@@ -150,7 +150,7 @@ export const mutants: SqlMutant[] = [
   },
   {
     what: 'nobody is told',
-    changes: [{ file: 'line', find: 'if octet_length(v_payload) < 7900 then', replace: 'if false then' }],
+    changes: [{ file: 'queue', find: 'if octet_length(p_message::text) >= 7900 then', replace: 'if true then' }],
     caughtBy: 'a release wakes whoever waits and watches, in another client too',
   },
   {

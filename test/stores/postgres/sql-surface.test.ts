@@ -27,7 +27,7 @@ afterAll(async () => {
 })
 
 let counter = 0
-const newName = () => `sql-${++counter}`
+const newName = () => `sql-${String(++counter).padStart(3, '0')}`
 
 async function sql<T>(text: string, ...values: unknown[]): Promise<T> {
   const { rows } = await pool.query(text, values)
@@ -99,53 +99,83 @@ describe('SQL callers and ours', () => {
   })
 })
 
-describe('a SQL caller that polls', () => {
-  test('stands in line under its holder ID and is not passed by those who came later', async () => {
+describe('a SQL caller that is refused', () => {
+  test('takes no place in the queue, however often it asks', async () => {
     const name = newName()
     const lock = await locks.acquire(name)
-    expect(await acquire(name, 'poller')).toBe(false)
-    expect(await acquire(name, 'poller')).toBe(false)
-    const later = locks.acquire(name)
-    await expect.poll(async () => (await locks.waiters(name)).map(({ holder }) => holder)).toHaveLength(2)
+    for (let i = 0; i < 3; i++) expect(await acquire(name, 'poller')).toBe(false)
+    expect(await locks.waiters(name)).toEqual([])
     await lock.release()
-    expect(await acquire(name, 'other'), 'it stands in line').toBe(false)
-    expect(await acquire(name, 'poller')).toBe(true)
-    await release(name, 'poller')
-    expect((await later).isHeld).toBe(true)
-  })
-
-  test('that tried once and went away is in nobody’s way', async () => {
-    const name = newName()
-    const lock = await locks.acquire(name)
-    expect(await acquire(name, 'tried once')).toBe(false)
-    await lock.release()
+    expect(await sql('select count(*)::int from distributed_locks where lock_name = $1', name), 'nor is it given').toBe(
+      0,
+    )
     const next = await locks.tryAcquire(name)
     expect(next?.isHeld).toBe(true)
     await next?.release()
-    expect(await acquire(name, 'another')).toBe(true)
   })
 
-  test('that stops polling loses its place', async () => {
+  test('is refused while somebody in the queue is alive, and served afterwards', async () => {
     const name = newName()
-    const lock = await locks.acquire(name)
-    await acquire(name, 'poller')
-    await acquire(name, 'poller')
-    await pool.query(`update leasehold_leases set expires_at = clock_timestamp() where owner = 'poller' and key = $1`, [
-      `lock:${name}`,
-    ])
-    await lock.release()
-    expect(await acquire(name, 'other')).toBe(true)
+    const claim: Claim = {
+      key: `lock:${name}`,
+      owner: 'queued',
+      weight: ALL,
+      capacity: ALL,
+      ttlMs: 60_000,
+      placeMs: 60_000,
+    }
+    await acquire(name, 'holder')
+    await store.acquire([claim])
+    // Not a release: nobody is let in by it.
+    await pool.query(`update leasehold_leases set expires_at = clock_timestamp() where key = $1`, [claim.key])
+    await pool.query(`update leasehold_queue set weight = 2, capacity = 1 where key = $1`, [claim.key])
+    expect(await acquire(name, 'poller'), 'somebody is before it').toBe(false)
+    await pool.query(`update leasehold_queue set expires_at = clock_timestamp() where key = $1`, [claim.key])
+    expect(await acquire(name, 'poller')).toBe(true)
+  })
+})
+
+describe('names', () => {
+  test.each([255, 256])('of %s characters are taken or refused as by the library', async (length) => {
+    const name = 'ü'.repeat(length)
+    if (length > 255) {
+      await expect(acquire(name, 'a')).rejects.toThrow(/at most 255/)
+      await expect(acquire('a', name)).rejects.toThrow(/at most 255/)
+    } else {
+      expect(await acquire(name, name)).toBe(true)
+      expect(await release(name, name)).toBe(true)
+    }
   })
 
-  test('may give up its place', async () => {
-    const name = newName()
-    const lock = await locks.acquire(name)
-    await acquire(name, 'poller')
-    await acquire(name, 'poller')
-    expect(await release(name, 'poller'), 'it did not hold it').toBe(false)
-    await lock.release()
-    expect(await acquire(name, 'other')).toBe(true)
-  })
+  test.each(['acquire_lock', 'acquireAll'])(
+    'that were used once are forgotten, by those who only use %s',
+    async (way) => {
+      const url = await server.createDatabase()
+      const own = new Pool({ connectionString: url, max: 2 })
+      await migrate(own)
+      const ownStore = postgres(own, { listen: false })
+      const use = async (from: number, to: number): Promise<void> => {
+        for (let i = from; i < to; i++) {
+          if (way === 'acquire_lock') {
+            await own.query(`select acquire_lock('job ${i}', 'w'), release_lock('job ${i}', 'w')`)
+          } else {
+            const claims = [0, 1].map(
+              (n): Claim => ({ key: `lock:job ${i} ${n}`, owner: 'w', weight: ALL, capacity: ALL, ttlMs: 60_000 }),
+            )
+            await ownStore.acquire(claims, { atomic: true })
+            await ownStore.release(claims)
+          }
+        }
+      }
+      await use(0, 300)
+      await own.query(`update leasehold_leases set look_at = clock_timestamp() - interval '1 day'`)
+      await use(300, 600)
+      const { rows } = await own.query('select count(*)::int as n from leasehold_leases where look_at < now()')
+      expect(rows).toEqual([{ n: 0 }])
+      await ownStore.close()
+      await own.end()
+    },
+  )
 })
 
 describe('distributed_locks', () => {
@@ -198,7 +228,7 @@ describe('at another isolation level', () => {
     for (const call of [
       `acquire_lock('x', 'y')`,
       `release_lock('x', 'y')`,
-      `leasehold_acquire('[{"key": "lock:x"}]')`,
+      `leasehold_acquire('[{"key": "lock:x"}]', null)`,
     ]) {
       await client.query(`begin isolation level ${level}`)
       await expect(client.query(`select ${call}`)).rejects.toThrow(/READ COMMITTED only/)

@@ -76,7 +76,7 @@ test('of two steals in one batch, only the last one holds', async () => {
   expect(answers[2]).toMatchObject({ granted: true })
   expect(new Set(tokens).size).toBe(tokens.length)
   expect(tokens).toEqual([...tokens].sort((a, b) => (a < b ? -1 : 1)))
-  const { holders } = (await store.inspect?.(key)) as { holders: { owner: string }[] }
+  const { holders = [] } = (await store.inspect?.(key)) ?? {}
   expect(holders).toMatchObject([{ owner: (answers[2] as Grant).owner }])
 })
 

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
 import type { RedisServer } from '../../../scripts/servers/index.js'
+import type { Duration } from '../../../src/kit/duration.js'
 import type { Setup } from '../../../src/testing/index.js'
 import { conformance, coreCases, type Need, storeCases } from '../../../src/testing/index.js'
 import { Servers } from './servers.js'
@@ -8,19 +9,20 @@ import { Servers } from './servers.js'
 const lacks: Need[] = ['line', 'counting', 'atomic', 'take', 'handoff', 'owners']
 const runner = { describe, test: test.concurrent, beforeAll, afterAll }
 
-async function setup(prepare: (servers: Servers) => Promise<void>): Promise<Setup> {
+/** `nodeTimeout`: all cases at once, each with clients of its own, keep a small machine busy for longer than usual. */
+async function setup(nodeTimeout: Duration, prepare: (servers: Servers) => Promise<void>): Promise<Setup> {
   const servers = await Servers.start(5)
   await prepare(servers)
   let clients = 0
   return {
-    store: async () => servers.store({}, clients++ % 2 ? servers.mixed() : servers.ioredis()),
+    store: async () => servers.store({ nodeTimeout }, clients++ % 2 ? servers.mixed() : servers.ioredis()),
     close: () => servers.stop(),
   }
 }
 
 conformance({
   name: 'redlock on five servers',
-  open: () => setup(async () => {}),
+  open: () => setup('5s', async () => {}),
   lacks,
   cases: [...storeCases(), ...coreCases()],
   ...runner,
@@ -29,7 +31,7 @@ conformance({
 conformance({
   name: 'redlock with one of five servers frozen',
   open: () =>
-    setup(async (servers) => {
+    setup('500ms', async (servers) => {
       const founder = servers.store()
       await founder.release([{ key: 'lock:x', owner: 'x' }])
       await founder.acquire([{ key: 'lock:x', owner: 'x', weight: 1, capacity: 2 ** 31 - 1, ttlMs: 1_000 }])

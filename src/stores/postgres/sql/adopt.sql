@@ -5,12 +5,16 @@ declare
   v_table regclass := to_regclass({locksText});
 begin
   for v_function in
-    select p.oid::regprocedure as signature, pg_get_function_identity_arguments(p.oid) as arguments, proname, pronargs
+    select p.oid::regprocedure as signature, proname,
+      (select string_agg(format_type(t, null), ' ' order by n) from unnest(proargtypes) with ordinality as a (t, n)) as arguments
     from pg_proc p join pg_namespace n on n.oid = pronamespace
     where nspname = {schemaText} and proname in ('acquire_lock', 'release_lock')
       and obj_description(p.oid, 'pg_proc') is distinct from 'leasehold'
   loop
-    if v_function.pronargs <> (case v_function.proname when 'acquire_lock' then 4 else 2 end) then
+    -- Any other arguments, and it is another function, of which we know nothing.
+    if coalesce(v_function.arguments, '') !~ (case v_function.proname
+      when 'acquire_lock' then '^(character varying|text) (character varying|text) integer jsonb?$'
+      else '^(character varying|text) (character varying|text)$' end) then
       raise exception '% is not a function that can be adopted', v_function.signature using errcode = 'LH002',
         hint = 'Rename it, or choose another schema.';
     end if;
@@ -25,10 +29,9 @@ begin
   execute format('lock table %s in access exclusive mode', v_table);
   execute $copy$
     insert into {schema}.leasehold_leases
-      (key, slot, owner, waiting, polls, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce, value, look_at)
-    select 'lock:' || lock_name, 0, holder_id, false, 0, 0, 2147483647, 2147483647,
-           (date_part('epoch', clock_timestamp()) * 1000000)::bigint, acquired_at, expires_at,
-           greatest(date_part('epoch', expires_at - acquired_at) * 1000, 1000), 0, false, metadata::text,
+      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, look_at)
+    select 'lock:' || lock_name, 0, holder_id, 2147483647, 2147483647,
+           (date_part('epoch', clock_timestamp()) * 1000000)::bigint, acquired_at, expires_at, false, metadata::text,
            clock_timestamp() + interval '1 minute'
     from $copy$ || v_table || $copy$ where expires_at > clock_timestamp()
     on conflict do nothing $copy$;

@@ -2,21 +2,23 @@
 
 export const acquire: string = `-- acquire.sql
 
--- leasehold_ask(one claim) → [1, token, ttlMs] granted | [0, ahead, owner, ttlMs, token, value, whether others were let in]
--- The rule: drop what expired; if nobody earlier still stands in line, and what is held plus weight fits the capacity,
--- grant; otherwise refuse, and remember the place in line if asked to.
--- A lease that ran out rings no bell, so whoever asks first also lets in everybody else who fits now: otherwise ten readers
+-- leasehold_decide(one claim) → [1, token, ttlMs] granted
+--                             | [0, ahead, owner, ttlMs, token, value, newest, whether others were let in] refused
+-- The rule: drop what expired; if nobody earlier still waits, and what is held plus weight fits the capacity, grant;
+-- otherwise refuse, and keep a queue entry if asked to.
+-- A lease that ran out notifies nobody, so whoever asks first also lets in everybody else who fits now: otherwise ten readers
 -- behind a dead writer would come in one by one, each when it happens to ask.
-create or replace function {schema}.leasehold_ask(
+create or replace function {schema}.leasehold_decide(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
-  p_place_ms double precision, p_announce boolean, p_steal boolean, p_polls smallint, p_ear text
-) returns json language plpgsql as $leasehold$
+  p_queue_ms double precision, p_announce boolean, p_steal boolean, p_subscriber text
+) returns json language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
-  v_expires timestamptz;
   v_token bigint;
-  v_done boolean;
+  v_head {schema}.leasehold_queue;
+  v_first boolean;
   v_served boolean := false;
+  v_arrival bigint;
   v_ahead bigint := 0;
   s record;
   b record;
@@ -24,120 +26,100 @@ begin
   -- The usual case in one statement: the name was used before, and nobody has it or waits for it.
   if p_weight <= p_capacity and not p_announce then
     update {schema}.leasehold_leases
-    set owner = p_owner, waiting = false, polls = 0, arrival = 0, weight = p_weight, capacity = p_capacity,
-        token = {schema}.leasehold_token(token, v_now), since = v_now,
-        expires_at = v_now + p_ttl_ms * interval '1 millisecond', ttl_ms = p_ttl_ms, place_ms = coalesce(p_place_ms, 0),
-        announce = false, value = p_value
+    set owner = p_owner, weight = p_weight, capacity = p_capacity, token = {schema}.leasehold_token(token, v_now), since = v_now,
+        expires_at = v_now + p_ttl_ms * interval '1 millisecond', announce = false, value = p_value, subscriber = p_subscriber
     where key = p_key and slot = 0 and owner is null
       and not exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot > 0)
+      and not exists (select from {schema}.leasehold_queue q where q.key = p_key)
     returning token into v_token;
     if found then
       return json_build_array(1, v_token::text, p_ttl_ms);
     end if;
   end if;
 
-  v_expires := v_now + p_ttl_ms * interval '1 millisecond';
   loop
     select
-      coalesce(sum(weight) filter (where owner is not null and not waiting), 0) as held,
+      coalesce(sum(weight) filter (where owner is not null), 0) as held,
       max(token) as token,
       min(slot) filter (where owner is null) as free_slot,
       coalesce(max(slot) + 1, 0) as new_slot,
-      max(token) filter (where owner = p_owner and not waiting) as my_token,
-      min(slot) filter (where owner = p_owner and waiting) as my_place,
-      min(arrival) filter (where owner = p_owner and waiting) as my_arrival,
-      min(arrival) filter (where owner is not null and waiting and polls <> 1) as first_arrival,
-      coalesce(max(arrival) filter (where owner is not null and waiting) + 1, 1) as new_arrival,
+      max(token) filter (where owner = p_owner) as my_token,
       count(*) filter (where owner is not null and expires_at <= v_now) as expired
     into s from {schema}.leasehold_leases where key = p_key;
     if s.expired > 0 then
       perform {schema}.leasehold_clear(p_key, v_now);
       continue;
     end if;
-    -- Those who came earlier. Not before a theft, which would take it away again at once.
-    exit when v_served or p_steal or s.my_token is not null or s.held >= 2147483647
-      or s.first_arrival is null or s.my_arrival <= s.first_arrival;
+    v_head := {schema}.leasehold_head(p_key, v_now);
+    v_first := v_head.owner is null or v_head.owner = p_owner;
+    -- Those who came earlier. Not before a steal, which would take it away again at once.
+    exit when v_served or v_first or p_steal or s.my_token is not null or s.held >= 2147483647;
     v_served := {schema}.leasehold_serve(p_key, v_now, p_owner);
     exit when not v_served;
   end loop;
 
   if s.my_token is not null then
-    update {schema}.leasehold_leases set expires_at = greatest(expires_at, v_expires)
-    where key = p_key and owner = p_owner and not waiting;
+    update {schema}.leasehold_leases
+    set expires_at = greatest(expires_at, v_now + p_ttl_ms * interval '1 millisecond'), subscriber = p_subscriber
+    where key = p_key and owner = p_owner;
     return json_build_array(1, s.my_token::text, p_ttl_ms);
   end if;
 
+  if s.token is null then
+    select max(token) into s.token from {schema}.leasehold_fences;
+  end if;
   if p_steal then
     perform {schema}.leasehold_evict(p_key);
+    select min(slot) into s.free_slot from {schema}.leasehold_leases where key = p_key and owner is null;
   end if;
-  if p_steal or ((s.first_arrival is null or s.my_arrival <= s.first_arrival) and s.held + p_weight <= p_capacity) then
-    if s.token is null then
-      select fence into s.token from {schema}.leasehold_meta where id = 1;
-    end if;
+  if p_steal or (v_first and s.held + p_weight <= p_capacity) then
     v_token := {schema}.leasehold_token(s.token, v_now);
-    v_done := {schema}.leasehold_put(
-      p_key, coalesce(s.my_place, s.free_slot), s.new_slot, p_owner, false, 0::smallint, 0, p_weight, p_capacity,
-      v_token, v_now, v_expires, p_ttl_ms, coalesce(p_place_ms, 0), p_announce, p_value, null);
+    perform {schema}.leasehold_put(
+      p_key, s.free_slot, s.new_slot, p_owner, p_weight, p_capacity, v_token, v_now, p_ttl_ms, p_announce, p_value, p_subscriber);
     if p_announce then
-      perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+      perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
     end if;
-    if s.first_arrival is not null and p_weight < p_capacity then
-      v_served := {schema}.leasehold_serve(p_key, v_now, null);
+    if v_head.owner is not null then
+      delete from {schema}.leasehold_queue where key = p_key and owner = p_owner;
+      if p_weight < p_capacity then
+        v_served := {schema}.leasehold_serve(p_key, v_now, null);
+      end if;
     end if;
     return json_build_array(1, v_token::text, p_ttl_ms);
   end if;
 
-  if s.my_place is not null then
-    if p_place_ms is not null then
-      update {schema}.leasehold_leases
-      set expires_at = v_now + p_place_ms * interval '1 millisecond', polls = case polls when 0 then 0 else 2 end
-      where key = p_key and slot = s.my_place;
-    end if;
-  elsif p_place_ms is not null then
-    v_done := {schema}.leasehold_put(
-      p_key, s.free_slot, s.new_slot, p_owner, true, p_polls, s.new_arrival, p_weight, p_capacity, 0, v_now,
-      v_now + p_place_ms * interval '1 millisecond', p_ttl_ms, p_place_ms, p_announce, p_value, p_ear);
+  if p_queue_ms is not null then
+    -- Whoever is in the queue already keeps its place, unless its entry has expired.
+    insert into {schema}.leasehold_queue as q
+      (key, owner, arrival, weight, capacity, ttl_ms, queue_ms, since, expires_at, announce, value, subscriber)
+    select p_key, p_owner, coalesce(
+        (select arrival from {schema}.leasehold_queue where key = p_key order by arrival desc limit 1), 0) + 1,
+      p_weight, p_capacity, p_ttl_ms, p_queue_ms, v_now, v_now + p_queue_ms * interval '1 millisecond', p_announce, p_value,
+      p_subscriber
+    on conflict (key, owner) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
+      arrival = case when q.expires_at > v_now then q.arrival else excluded.arrival end
+    returning arrival into v_arrival;
+  elsif not v_first then
+    select arrival into v_arrival from {schema}.leasehold_queue where key = p_key and owner = p_owner;
   end if;
-  if s.first_arrival is not null then
-    select count(*) into v_ahead from {schema}.leasehold_leases
-    where key = p_key and owner is not null and waiting and polls <> 1 and arrival < coalesce(s.my_arrival, s.new_arrival);
+  if not v_first then
+    select count(*) into v_ahead from (
+      select from {schema}.leasehold_queue
+      where key = p_key and (v_arrival is null or arrival < v_arrival) and expires_at > v_now limit 100
+    ) those;
   end if;
+  -- The one whose lease ends first tells how long to wait.
   select owner, expires_at, token, value into b from {schema}.leasehold_leases
-  where key = p_key and owner is not null and not waiting order by slot limit 1;
+  where key = p_key and owner is not null order by expires_at limit 1;
   return json_build_array(
-    0, v_ahead, b.owner, greatest(date_part('epoch', b.expires_at - v_now) * 1000, 0), b.token::text, b.value, v_served);
+    0, v_ahead, b.owner, greatest(date_part('epoch', b.expires_at - v_now) * 1000, 0), b.token::text, b.value, s.token::text, v_served);
 end $leasehold$;
 
--- leasehold_put(…)   Into a free slot if there is one, else into a new one.
-create or replace function {schema}.leasehold_put(
-  p_key text, p_slot integer, p_new_slot integer, p_owner text, p_waiting boolean, p_polls smallint, p_arrival bigint,
-  p_weight integer, p_capacity integer, p_token bigint, p_since timestamptz, p_expires timestamptz,
-  p_ttl_ms double precision, p_place_ms double precision, p_announce boolean, p_value text, p_ear text
-) returns boolean language plpgsql as $leasehold$
-begin
-  if p_slot is null then
-    insert into {schema}.leasehold_leases
-      (key, slot, owner, waiting, polls, ear, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce,
-       value, look_at)
-    values
-      (p_key, p_new_slot, p_owner, p_waiting, p_polls, p_ear, p_arrival, p_weight, p_capacity, p_token, p_since, p_expires,
-       p_ttl_ms, p_place_ms, p_announce, p_value, p_since + interval '1 minute');
-  else
-    -- A place in line has no token of its own; what the slot remembers stays.
-    update {schema}.leasehold_leases
-    set owner = p_owner, waiting = p_waiting, polls = p_polls, ear = p_ear, arrival = p_arrival, weight = p_weight,
-        capacity = p_capacity, token = greatest(token, p_token), since = p_since, expires_at = p_expires,
-        ttl_ms = p_ttl_ms, place_ms = p_place_ms, announce = p_announce, value = p_value
-    where key = p_key and slot = p_slot;
-  end if;
-  return true;
-end $leasehold$;
-
--- leasehold_acquire_one(one claim, ear) → an answer of leasehold_ask; [2] where the key could not be locked
+-- leasehold_acquire_one(one claim) → an answer of leasehold_decide; [2] where the key could not be locked
 create or replace function {schema}.leasehold_acquire_one(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
-  p_place_ms double precision, p_announce boolean, p_steal boolean, p_ear text default null
-) returns json language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+  p_queue_ms double precision, p_announce boolean, p_steal boolean, p_subscriber text
+) returns json language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_answer json;
   v_setting text;
@@ -145,9 +127,9 @@ begin
   if {schema}.leasehold_lock(array[p_key]) <> '{}' then
     return json_build_array(2);
   end if;
-  v_answer := {schema}.leasehold_ask(
-    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_place_ms, p_announce, p_steal, 0::smallint, p_ear);
-  if v_answer ->> 0 = '0' and v_answer ->> 6 = 'false' then
+  v_answer := {schema}.leasehold_decide(
+    p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_queue_ms, p_announce, p_steal, p_subscriber);
+  if v_answer ->> 0 = '0' and v_answer ->> 7 = 'false' then
     -- Need not wait for the disk: see leasehold_release_one.
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
@@ -158,9 +140,9 @@ begin
   return v_answer;
 end $leasehold$;
 
--- leasehold_acquire(claims, ear) → an answer of leasehold_ask each, in order; [2] where the key could not be locked
-create or replace function {schema}.leasehold_acquire(p_claims json, p_ear text default null) returns json language plpgsql
-set enable_seqscan = off set jit = off as $leasehold$
+-- leasehold_acquire(claims, subscriber) → an answer of leasehold_decide each, in order; [2] where the key could not be locked
+create or replace function {schema}.leasehold_acquire(p_claims json, p_subscriber text) returns json language plpgsql
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
   v_answers json[] := '{}';
@@ -171,17 +153,17 @@ declare
 begin
   for c in
     select * from json_to_recordset(p_claims) as (
-      key text, owner text, weight integer, capacity integer, ttl double precision, value text, place double precision,
+      key text, owner text, weight integer, capacity integer, ttl double precision, value text, queue double precision,
       announce boolean, steal boolean)
   loop
     if hashtext(c.key) = any (v_blocked) then
       v_answers := v_answers || json_build_array(2);
     else
-      v_answer := {schema}.leasehold_ask(
-        c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, c.place, coalesce(c.announce, false),
-        coalesce(c.steal, false), 0::smallint, p_ear);
+      v_answer := {schema}.leasehold_decide(
+        c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, c.queue, coalesce(c.announce, false), coalesce(c.steal, false),
+        p_subscriber);
       v_answers := v_answers || v_answer;
-      v_granted := v_granted or v_answer ->> 0 = '1' or v_answer ->> 6 = 'true';
+      v_granted := v_granted or v_answer ->> 0 = '1' or v_answer ->> 7 = 'true';
     end if;
   end loop;
   if not v_granted then
@@ -193,10 +175,10 @@ begin
   return array_to_json(v_answers);
 end $leasehold$;
 
--- leasehold_acquire_all(claims) → the same, but all are granted or none; nobody is put in line
+-- leasehold_acquire_all(claims, subscriber) → the same, but all are granted or none; nobody is put in the queue
 -- Asks one after the other and takes everything back if one was refused, so claims of the same key count together.
-create or replace function {schema}.leasehold_acquire_all(p_claims json) returns json language plpgsql
-set enable_seqscan = off set jit = off as $leasehold$
+create or replace function {schema}.leasehold_acquire_all(p_claims json, p_subscriber text) returns json language plpgsql
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
   v_answers json[] := '{}';
@@ -208,6 +190,9 @@ begin
   if v_blocked <> '{}' then
     return (select json_agg(json_build_array(2)) from json_array_elements(p_claims));
   end if;
+  if random() < 0.025 * json_array_length(p_claims) then
+    perform {schema}.leasehold_sweep();
+  end if;
   -- Before all that may be taken back: whoever is let in now stays in.
   for c in select distinct key from json_to_recordset(p_claims) as (key text, steal boolean) where steal is not true loop
     perform {schema}.leasehold_serve(c.key, clock_timestamp(), null);
@@ -218,9 +203,9 @@ begin
         key text, owner text, weight integer, capacity integer, ttl double precision, value text, announce boolean,
         steal boolean)
     loop
-      v_answer := {schema}.leasehold_ask(
-        c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, null, coalesce(c.announce, false),
-        coalesce(c.steal, false), 0::smallint, null);
+      v_answer := {schema}.leasehold_decide(
+        c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, null, coalesce(c.announce, false), coalesce(c.steal, false),
+        p_subscriber);
       v_answers := v_answers || v_answer;
       if v_answer ->> 0 = '0' then
         v_refused := true;
@@ -246,12 +231,16 @@ declare
   v_table regclass := to_regclass({locksText});
 begin
   for v_function in
-    select p.oid::regprocedure as signature, pg_get_function_identity_arguments(p.oid) as arguments, proname, pronargs
+    select p.oid::regprocedure as signature, proname,
+      (select string_agg(format_type(t, null), ' ' order by n) from unnest(proargtypes) with ordinality as a (t, n)) as arguments
     from pg_proc p join pg_namespace n on n.oid = pronamespace
     where nspname = {schemaText} and proname in ('acquire_lock', 'release_lock')
       and obj_description(p.oid, 'pg_proc') is distinct from 'leasehold'
   loop
-    if v_function.pronargs <> (case v_function.proname when 'acquire_lock' then 4 else 2 end) then
+    -- Any other arguments, and it is another function, of which we know nothing.
+    if coalesce(v_function.arguments, '') !~ (case v_function.proname
+      when 'acquire_lock' then '^(character varying|text) (character varying|text) integer jsonb?$'
+      else '^(character varying|text) (character varying|text)$' end) then
       raise exception '% is not a function that can be adopted', v_function.signature using errcode = 'LH002',
         hint = 'Rename it, or choose another schema.';
     end if;
@@ -266,10 +255,9 @@ begin
   execute format('lock table %s in access exclusive mode', v_table);
   execute $copy$
     insert into {schema}.leasehold_leases
-      (key, slot, owner, waiting, polls, arrival, weight, capacity, token, since, expires_at, ttl_ms, place_ms, announce, value, look_at)
-    select 'lock:' || lock_name, 0, holder_id, false, 0, 0, 2147483647, 2147483647,
-           (date_part('epoch', clock_timestamp()) * 1000000)::bigint, acquired_at, expires_at,
-           greatest(date_part('epoch', expires_at - acquired_at) * 1000, 1000), 0, false, metadata::text,
+      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, look_at)
+    select 'lock:' || lock_name, 0, holder_id, 2147483647, 2147483647,
+           (date_part('epoch', clock_timestamp()) * 1000000)::bigint, acquired_at, expires_at, false, metadata::text,
            clock_timestamp() + interval '1 minute'
     from $copy$ || v_table || $copy$ where expires_at > clock_timestamp()
     on conflict do nothing $copy$;
@@ -282,21 +270,67 @@ export const begin: string = `-- begin.sql   Many processes may migrate at once:
 set transaction isolation level read committed;
 set local statement_timeout = 0;
 set local lock_timeout = 0;
+-- Whoever may create in a schema of the caller's path could otherwise have its operators run with the caller's rights.
+set local search_path = pg_catalog, pg_temp;
 select pg_advisory_xact_lock({migrateKey});
+-- While a request for a table lock waits behind somebody's open transaction, everybody else's waits behind the request. So it
+-- gives up soon (55P03), and the whole script is run again a little later.
+set local lock_timeout = '{lockTimeoutMs}ms';
 
 do $leasehold$
 declare
   v_version integer;
+  v_revision integer := 0;
 begin
   if to_regclass({metaText}) is not null then
     execute 'select version from ' || {metaText} || ' where id = 1' into v_version;
-    if v_version > {version} then
-      raise exception 'the schema is of version %, newer than this leasehold, which knows %', v_version, {version}
-        using hint = 'Update the leasehold package.';
+    if exists (select from pg_attribute where attrelid = to_regclass({metaText}) and attname = 'revision') then
+      execute 'select revision from ' || {metaText} || ' where id = 1' into v_revision;
     end if;
+    if (v_version, v_revision) > ({version}, {revision}) then
+      raise exception 'the schema is of version %.%, newer than this leasehold, which knows %.%',
+        v_version, v_revision, {version}, {revision} using errcode = 'LH003', hint = 'Update the leasehold package.';
+    end if;
+  end if;
+  if {definer} is true and {schemaText} = 'public' then
+    raise exception 'functions that run with the rights of their owner need a schema of its own: everybody may use "public"'
+      using errcode = 'LH002', hint = 'Name another with --schema.';
   end if;
 end $leasehold$;
 
+-- What an installation has that was made before objects were marked.
+do $leasehold$
+declare
+  v_name text;
+begin
+  if obj_description(to_regclass({metaText}), 'pg_class') is not null
+    or 4 <> (select count(*) from pg_attribute where attrelid = to_regclass({metaText}) and not attisdropped
+             and attname in ('version', 'serves', 'fence', 'script')) then
+    return;
+  end if;
+  foreach v_name in array {relationNames} loop
+    if (select relkind from pg_class where oid = to_regclass({schemaPrefix} || v_name)) = 'r' then
+      execute format('comment on table %s is %L', {schemaPrefix} || v_name, 'leasehold');
+    end if;
+  end loop;
+  foreach v_name in array array[
+    'leasehold_ask(text,text,int,int,float8,text,float8,bool,bool,int2,text)', 'leasehold_serve(text,timestamptz,text)',
+    'leasehold_evict(text)', 'leasehold_views(text,text,bool)', 'leasehold_inspect(text)', 'leasehold_lock(text[])',
+    'leasehold_lock_all(json)', 'leasehold_ring(text,text,text,bigint,float8,text)', 'leasehold_token(bigint,timestamptz)',
+    'leasehold_trim(text)', 'leasehold_clear(text,timestamptz)', 'leasehold_sweep()',
+    'leasehold_put(text,int,int,text,bool,int2,bigint,int,int,bigint,timestamptz,timestamptz,float8,float8,bool,text,text)',
+    'leasehold_acquire_one(text,text,int,int,float8,text,float8,bool,bool,text)', 'leasehold_acquire(json,text)',
+    'leasehold_acquire_all(json)', 'leasehold_extend(text,text,float8,text)', 'leasehold_renew(json)',
+    'leasehold_end(text,text)', 'leasehold_release_one(text,text)', 'leasehold_release(json)', 'leasehold_revoke(text)',
+    'leasehold_take(json,float8)', 'leasehold_take_one(text,float8,json,float8)', 'leasehold_limits(json)',
+    'leasehold_judge(text,int,text,float8,float8,float8,float8,float8,float8)', 'leasehold_sweep_meters()',
+    'leasehold_guard(text,bigint)', 'leasehold_metadata(text)', 'leasehold_locks_write()'
+  ] loop
+    if to_regprocedure({schemaPrefix} || v_name) is not null then
+      execute format('comment on function %s is %L', {schemaPrefix} || v_name, 'leasehold');
+    end if;
+  end loop;
+end $leasehold$;
 `
 
 export const call: string = `-- call.sql   {timeoutMs} {lockTimeoutMs} {question}
@@ -310,34 +344,69 @@ SET LOCAL lock_timeout = {lockTimeoutMs};
 SELECT {question}
 `
 
-export const end: string = `-- end.sql
-insert into {schema}.leasehold_meta (id, version, serves, fence, script) values (1, {version}, {serves}, 0, {scriptText})
-on conflict (id) do update set version = excluded.version, serves = excluded.serves, script = excluded.script;
+export const end: string = `-- end.sql   Marks what this transaction made, and drops what it no longer makes.
+do $leasehold$
+declare
+  v_name text;
+  v_function record;
+  v_definer boolean;
+begin
+  insert into {schema}.leasehold_meta (id, version, serves, script, revision, definer)
+  values (1, {version}, {serves}, {scriptText}, {revision}, coalesce({definer}, false))
+  on conflict (id) do update set version = excluded.version, serves = excluded.serves, script = excluded.script,
+    revision = excluded.revision,
+    definer = coalesce({definer}, leasehold_meta.definer)
+  returning definer into v_definer;
+  foreach v_name in array {relationNames} loop
+    if obj_description(to_regclass({schemaPrefix} || v_name), 'pg_class') is distinct from 'leasehold' then
+      execute format('comment on %s %s is %L', case v_name when 'distributed_locks' then 'view' else 'table' end,
+                     {schemaPrefix} || v_name, 'leasehold');
+    end if;
+  end loop;
+  for v_function in
+    select p.oid::regprocedure as signature, p.xmin = pg_current_xact_id()::xid and proname = any ({functionNames}) as made
+    from pg_proc p join pg_namespace n on n.oid = pronamespace
+    where nspname = {schemaText} and (proname = any ({functionNames}) or obj_description(p.oid, 'pg_proc') = 'leasehold')
+  loop
+    if not v_function.made then
+      execute format('drop function %s', v_function.signature);
+    else
+      execute format('comment on function %s is %L', v_function.signature, 'leasehold');
+      if v_definer then
+        execute format('alter function %s security definer', v_function.signature);
+      end if;
+    end if;
+  end loop;
+end $leasehold$;
 `
 
-export const foreign: string = `-- foreign.sql   What has our names but is not ours must not be replaced by accident.
+export const foreign: string = `-- foreign.sql   What has our names but not our mark (a comment) must not be replaced, read or written by accident.
 do $leasehold$
 declare
   v_found text;
+  v_adoptable boolean;
+  v_seeds constant text[] := '{distributed_locks, acquire_lock, release_lock}';
 begin
-  select string_agg(what, ', ') into v_found from (
-    select format('%s %I.distributed_locks', case relkind when 'v' then 'view' else 'table' end, nspname) as what
+  select string_agg(what, ', '), bool_and(name = any (v_seeds)) into v_found, v_adoptable from (
+    select format('%s %I.%I', case relkind when 'v' then 'view' when 'r' then 'table' else 'relation' end, nspname, relname) as what,
+           relname as name
     from pg_class c join pg_namespace n on n.oid = relnamespace
-    where nspname = {schemaText} and relname = 'distributed_locks'
+    where nspname = {schemaText} and relname = any ({relationNames})
       and obj_description(c.oid, 'pg_class') is distinct from 'leasehold'
     union all
-    select format('function %I.%I(%s)', nspname, proname, pg_get_function_identity_arguments(p.oid))
+    select format('function %I.%I(%s)', nspname, proname, pg_get_function_identity_arguments(p.oid)), proname
     from pg_proc p join pg_namespace n on n.oid = pronamespace
-    where nspname = {schemaText} and proname in ('acquire_lock', 'release_lock')
+    where nspname = {schemaText} and proname = any ({functionNames})
       and obj_description(p.oid, 'pg_proc') is distinct from 'leasehold'
-  ) found;
+  ) found
+  where not ({adopt} and name = any (v_seeds));
   if v_found is not null then
     raise exception 'not made by leasehold, and in the way: %', v_found using errcode = 'LH002',
-      hint = 'Adopt them (leasehold migrate --adopt: locks that are held stay held, the old table is kept under another '
-             'name, the old functions are replaced), or choose another schema.';
+      hint = case when v_adoptable then
+        'Adopt them (leasehold migrate --adopt: locks that are held stay held, the old table is kept under another '
+        'name, the old functions are replaced), or choose another schema.' else 'Rename them, or choose another schema.' end;
   end if;
 end $leasehold$;
-
 `
 
 export const guard: string = `-- guard.sql
@@ -345,10 +414,15 @@ export const guard: string = `-- guard.sql
 -- leasehold_guard(resource, token)   Call it in the transaction that writes to the resource, before the write. Raises
 -- LH001 if a newer token has written: whoever held the lock before and wakes up late is refused, and its transaction
 -- with it. The row stays locked until the end, so of two writers the second waits and then meets the first's token.
-create or replace function {schema}.leasehold_guard(p_resource text, p_token bigint) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_guard(p_resource text, p_token bigint) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_seen bigint;
 begin
+  -- One forged token of the far future would lock everybody out for ever.
+  if p_token > date_part('epoch', clock_timestamp() + interval '1 day') * 1000000 then
+    raise exception 'the token % for "%" is more than a day ahead of the clock', p_token, p_resource
+      using errcode = 'LH004', hint = 'It was forged, or the clock of whoever granted it is wrong.';
+  end if;
   insert into {schema}.leasehold_guards as g (resource, token, seen_at) values (p_resource, p_token, clock_timestamp())
   on conflict (resource) do update set token = excluded.token, seen_at = excluded.seen_at where g.token <= excluded.token;
   if not found then
@@ -359,14 +433,52 @@ begin
 end $leasehold$;
 `
 
-export const line: string = `-- line.sql   What the questions share. Everything here expects the key to be locked (leasehold_lock).
+export const inspect: string = `-- inspect.sql   To look, never to decide.
+
+-- leasehold_views(from, to) → [[key, owner, weight, capacity, token, ttlMs, heldMs, value, waiters], …]
+-- Holders of all keys from ≤ key < to in byte order: a range of the index, whatever the keys contain.
+create or replace function {schema}.leasehold_views(p_from text, p_to text) returns json language sql
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
+  with clock as materialized (select clock_timestamp() as now)
+  select coalesce(json_agg(json_build_array(
+    key, owner, weight, capacity, token::text, date_part('epoch', expires_at - now) * 1000,
+    date_part('epoch', now - since) * 1000, value,
+    (select count(*) from {schema}.leasehold_queue q where q.key = l.key and q.expires_at > now)) order by key, token), '[]')
+  from {schema}.leasehold_leases l, clock
+  where key >= p_from collate "C" and key < p_to collate "C" and owner is not null and expires_at > now
+$leasehold$;
+
+-- leasehold_inspect(key) → [holders as leasehold_views shows them, [[key, owner, weight, capacity, waitedMs, value], …] in order]
+create or replace function {schema}.leasehold_inspect(p_key text) returns json language sql
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
+  select json_build_array({schema}.leasehold_views(p_key, p_key || chr(1)), coalesce((
+    select json_agg(json_build_array(
+      key, owner, weight, capacity, date_part('epoch', clock_timestamp() - since) * 1000, value) order by arrival)
+    from {schema}.leasehold_queue where key = p_key and expires_at > clock_timestamp()), '[]'))
+$leasehold$;
+
+-- leasehold_installed() → what this schema is: leasehold_meta as JSON
+create or replace function {schema}.leasehold_installed() returns json language sql
+set search_path = pg_catalog, pg_temp as $leasehold$
+  select row_to_json(m) from {schema}.leasehold_meta m where id = 1
+$leasehold$;
+
+-- leasehold_now() → the server's time in epoch milliseconds
+create or replace function {schema}.leasehold_now() returns double precision language sql
+set search_path = pg_catalog, pg_temp as $leasehold$
+  select date_part('epoch', clock_timestamp()) * 1000
+$leasehold$;
+`
+
+export const keys: string = `-- keys.sql   Who may decide about a key, what its next token is, and when it is forgotten.
 
 -- leasehold_lock(keys) → hashes of keys that could not be locked in time
 -- Whoever decides about a key holds its lock until the end of the transaction, and reads only afterwards: each
 -- statement of a READ COMMITTED transaction sees what was committed before it, so what was read is still true when it
 -- is acted on. At REPEATABLE READ the snapshot would be older than the lock, and two would be let in.
 -- Locked in the order of the hashes: two batches with the same keys cannot wait for each other.
-create or replace function {schema}.leasehold_lock(p_keys text[]) returns integer[] language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_lock(p_keys text[]) returns integer[] language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_hash integer;
   v_blocked integer[] := '{}';
@@ -402,8 +514,9 @@ begin
   return v_blocked;
 end $leasehold$;
 
--- leasehold_lock_all([{key}, …]) → the same, for the items of a question
-create or replace function {schema}.leasehold_lock_all(p_items json) returns integer[] language plpgsql as $leasehold$
+-- leasehold_lock_all([{key}, …]) → the same, for the items of a call
+create or replace function {schema}.leasehold_lock_all(p_items json) returns integer[] language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   -- The usual case without a query: one item.
   if json_array_length(p_items) = 1 then
@@ -412,28 +525,16 @@ begin
   return {schema}.leasehold_lock(array(select x ->> 'key' from json_array_elements(p_items) x));
 end $leasehold$;
 
--- leasehold_ring(key, type, owner, token, ttlMs, ear)   Called only if somebody waits or asked to be told: NOTIFY takes a
--- lock at commit that is one for the whole server. Without an ear everybody is told.
-create or replace function {schema}.leasehold_ring(
-  p_key text, p_type text, p_owner text, p_token bigint, p_ttl_ms double precision, p_ear text default null
-) returns void language plpgsql as $leasehold$
-declare
-  v_payload text := json_build_array(p_key, p_type, p_owner, p_token::text, p_ttl_ms)::text;
-begin
-  -- NOTIFY carries less than 8000 bytes. Whoever is not told comes by itself a little later.
-  if octet_length(v_payload) < 7900 then
-    perform pg_notify(coalesce(p_ear, {channelText}), v_payload);
-  end if;
-end $leasehold$;
-
 -- leasehold_token(last, now) → the next token: grows also over lost data and clocks that go back
-create or replace function {schema}.leasehold_token(p_last bigint, p_now timestamptz) returns bigint language plpgsql immutable as $leasehold$
+create or replace function {schema}.leasehold_token(p_last bigint, p_now timestamptz) returns bigint language plpgsql immutable
+set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   return greatest(p_last + 1, (date_part('epoch', p_now) * 1000000)::bigint);
 end $leasehold$;
 
--- leasehold_trim(key)   Eight slots of a key are kept for reuse. Those of a longer line are given back.
-create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql as $leasehold$
+-- leasehold_trim(key)   Eight slots of a key are kept for reuse. Those of a larger crowd are given back.
+create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_token bigint;
 begin
@@ -444,9 +545,124 @@ begin
   update {schema}.leasehold_leases set token = v_token where key = p_key and slot = 0 and token < v_token;
 end $leasehold$;
 
--- leasehold_clear(key, now)   Drops what expired. Renewals take no lock on the key, only on their row, so this is
+-- leasehold_sweep(most)   Forgets keys that nobody holds or waits for, oldest first, as part of normal work. Never waits:
+-- a key that is being decided about is not idle. What it forgets stays locked until the transaction ends, so those who
+-- may leave theirs open (SQL callers) sweep little at a time.
+create or replace function {schema}.leasehold_sweep(p_most integer default 100) returns void language plpgsql
+set search_path = pg_catalog, pg_temp set enable_seqscan = off as $leasehold$
+declare
+  v_now timestamptz := clock_timestamp();
+  v_key text;
+  v_until timestamptz;
+  v_id integer;
+  v_fence bigint := 0;
+  v_gone bigint;
+begin
+  select id into v_id from {schema}.leasehold_fences order by id limit 1 for update skip locked;
+  if v_id is null then
+    return;
+  end if;
+  for v_key in
+    select distinct key from (
+      select key from {schema}.leasehold_leases where look_at <= v_now order by look_at limit p_most
+    ) due
+  loop
+    continue when not pg_try_advisory_xact_lock({lockClass}, hashtext(v_key));
+    select greatest(
+      (select max(expires_at) from {schema}.leasehold_leases where key = v_key and owner is not null),
+      (select max(expires_at) from {schema}.leasehold_queue where key = v_key)) into v_until;
+    if v_until > v_now then
+      update {schema}.leasehold_leases set look_at = v_until + interval '1 minute' where key = v_key and look_at <= v_now;
+    else
+      -- Free first: the trigger on deletion is for holders that are cut off.
+      update {schema}.leasehold_leases set owner = null where key = v_key and owner is not null;
+      with gone as (delete from {schema}.leasehold_leases where key = v_key returning token)
+      select max(token) into v_gone from gone;
+      delete from {schema}.leasehold_queue where key = v_key;
+      v_fence := greatest(v_fence, v_gone);
+    end if;
+  end loop;
+  update {schema}.leasehold_fences set token = v_fence where id = v_id and token < v_fence;
+end $leasehold$;
+`
+
+export const queue: string = `-- queue.sql   What decisions share. Everything here expects the key to be locked (leasehold_lock), except for the channels.
+
+-- leasehold_channel(subscriber) → the name of the channel on which this store listens
+-- Anybody who may connect may NOTIFY on any channel whose name it knows, so a name that can be read off the leases would let
+-- everybody who may look at them forge a grant. It is made of the subscriber's name and a secret that those who only look
+-- cannot read.
+create or replace function {schema}.leasehold_channel(p_subscriber text) returns text language sql stable
+set search_path = pg_catalog, pg_temp as $leasehold$
+  select 'leasehold_' || left(encode(sha256(convert_to(secret || p_subscriber, 'UTF8')), 'hex'), 48)
+  from {schema}.leasehold_secret where id = 1
+$leasehold$;
+
+-- leasehold_notify(subscriber, message, defer)   Called only if somebody listens: NOTIFY takes a lock at commit that is one
+-- for the whole server, and keeps it while the commit waits for the disk. So our own releases defer it: the message is kept
+-- in a setting of the session, and sent by leasehold_flush in a transaction of its own, which does not wait for the disk.
+create or replace function {schema}.leasehold_notify(p_subscriber text, p_message json, p_defer boolean default false)
+returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
+declare
+  v_channel text := {channelText};
+  v_setting text;
+begin
+  -- NOTIFY carries less than 8000 bytes. Whoever is not told comes by itself a little later.
+  if octet_length(p_message::text) >= 7900 then
+    return;
+  end if;
+  if p_subscriber is not null then
+    -- leasehold_channel, without the price of a call.
+    select 'leasehold_' || left(encode(sha256(convert_to(secret || p_subscriber, 'UTF8')), 'hex'), 48) into v_channel
+    from {schema}.leasehold_secret where id = 1;
+  end if;
+  if p_defer then
+    v_setting := set_config('leasehold.deferred_at', date_part('epoch', clock_timestamp())::text, false);
+    v_setting := set_config('leasehold.deferred', coalesce(current_setting('leasehold.deferred', true), '')
+      || v_channel || ' ' || p_message::text || chr(10), false);
+  else
+    perform pg_notify(v_channel, p_message::text);
+  end if;
+end $leasehold$;
+
+-- leasehold_flush()   Sends what a release before it on the same connection deferred. Behind a pooler it may be another's, and
+-- late: what is older than a moment is dropped, and the waiter finds out by its heartbeat.
+create or replace function {schema}.leasehold_flush() returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
+declare
+  v_deferred text := current_setting('leasehold.deferred', true);
+  v_line text;
+  v_setting text;
+begin
+  if v_deferred is null or v_deferred = '' then
+    return;
+  end if;
+  v_setting := set_config('leasehold.deferred', '', false);
+  v_setting := set_config('synchronous_commit', 'off', true);
+  if current_setting('leasehold.deferred_at', true)::double precision < date_part('epoch', clock_timestamp()) - 1 then
+    return;
+  end if;
+  -- JSON has no newline outside of strings, and none unescaped inside.
+  foreach v_line in array string_to_array(v_deferred, chr(10)) loop
+    continue when v_line = '';
+    perform pg_notify(split_part(v_line, ' ', 1), substr(v_line, strpos(v_line, ' ') + 1));
+  end loop;
+end $leasehold$;
+
+-- leasehold_hello(subscriber, n)   What a store says to itself, to see whether it hears anything.
+create or replace function {schema}.leasehold_hello(p_subscriber text, p_n integer) returns integer language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
+declare
+  v_setting text := set_config('synchronous_commit', 'off', true);
+begin
+  perform pg_notify({schema}.leasehold_channel(p_subscriber), 'hello ' || p_n);
+  return p_n;
+end $leasehold$;
+
+-- leasehold_clear(key, now)   Drops leases that expired. Renewals take no lock on the key, only on their row, so this is
 -- where the two meet: after it, whatever still has an owner is held.
-create or replace function {schema}.leasehold_clear(p_key text, p_now timestamptz) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_clear(p_key text, p_now timestamptz) returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_announced boolean;
   v_slot integer;
@@ -454,170 +670,176 @@ begin
   with cleared as (
     update {schema}.leasehold_leases set owner = null, value = null
     where key = p_key and owner is not null and expires_at <= p_now
-    returning slot, announce and not waiting as announced
+    returning slot, announce
   )
-  select bool_or(announced), max(slot) into v_announced, v_slot from cleared;
+  select bool_or(announce), max(slot) into v_announced, v_slot from cleared;
   if v_announced then
-    perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+    perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
   end if;
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
   end if;
 end $leasehold$;
 
--- leasehold_serve(key, now, before) → whether anybody got it
--- Hands the lease to the head of the line while there is room: no second question, no race with newcomers. For as long
--- as a place lasts: a waiter that died must not block the others for a whole ttl. Stops before \`before\`, who is asking
--- right now and gets more than a hand-over.
-create or replace function {schema}.leasehold_serve(p_key text, p_now timestamptz, p_before text) returns boolean language plpgsql as $leasehold$
+-- leasehold_head(key, now) → the first queue entry that is alive; those before it are dropped
+create or replace function {schema}.leasehold_head(p_key text, p_now timestamptz) returns {schema}.leasehold_queue
+language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
-  v_head {schema}.leasehold_leases;
-  v_held bigint;
-  v_last bigint;
-  v_token bigint;
-  v_ttl_ms double precision;
-  v_served boolean := false;
+  v_head {schema}.leasehold_queue;
 begin
   loop
-    select * into v_head from {schema}.leasehold_leases
-    where key = p_key and owner is not null and waiting and polls <> 1 and expires_at > p_now
-    order by arrival limit 1;
-    exit when not found or v_head.owner = p_before;
-    perform {schema}.leasehold_clear(p_key, p_now);
-    select coalesce(sum(weight) filter (where owner is not null and not waiting), 0), max(token) into v_held, v_last
-    from {schema}.leasehold_leases where key = p_key;
-    exit when v_held + v_head.weight > v_head.capacity;
-    v_token := {schema}.leasehold_token(v_last, p_now);
-    v_ttl_ms := least(v_head.place_ms, v_head.ttl_ms);
+    select * into v_head from {schema}.leasehold_queue where key = p_key order by arrival limit 1;
+    if not found or v_head.expires_at > p_now then
+      return v_head;
+    end if;
+    delete from {schema}.leasehold_queue where key = p_key and expires_at <= p_now;
+  end loop;
+end $leasehold$;
+
+-- leasehold_put(…)   A lease, into a free slot if there is one, else into a new one.
+create or replace function {schema}.leasehold_put(
+  p_key text, p_slot integer, p_new_slot integer, p_owner text, p_weight integer, p_capacity integer, p_token bigint,
+  p_since timestamptz, p_ttl_ms double precision, p_announce boolean, p_value text, p_subscriber text
+) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
+declare
+  v_expires timestamptz := p_since + p_ttl_ms * interval '1 millisecond';
+begin
+  if p_slot is null then
+    insert into {schema}.leasehold_leases
+      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, look_at, subscriber)
+    values
+      (p_key, p_new_slot, p_owner, p_weight, p_capacity, p_token, p_since, v_expires, p_announce, p_value,
+       p_since + interval '1 minute', p_subscriber);
+  else
     update {schema}.leasehold_leases
-    set waiting = false, polls = 0, token = v_token, since = p_now, expires_at = p_now + v_ttl_ms * interval '1 millisecond'
-    where key = p_key and slot = v_head.slot;
-    if v_head.polls = 0 then
-      perform {schema}.leasehold_ring(p_key, 'granted', v_head.owner, v_token, v_ttl_ms, v_head.ear);
+    set owner = p_owner, weight = p_weight, capacity = p_capacity, token = p_token, since = p_since, expires_at = v_expires,
+        announce = p_announce, value = p_value, subscriber = p_subscriber
+    where key = p_key and slot = p_slot;
+  end if;
+end $leasehold$;
+
+-- leasehold_serve(key, now, before, defer) → whether anybody got it
+-- Hands the lease to the head of the queue while there is room: no second request, no race with newcomers. For as long
+-- as an entry lasts: a waiter that died must not block the others for a whole ttl. Stops before \`before\`, who is asking
+-- right now and gets more than a hand-off; and after a thousand, of whom the next lets in the others.
+create or replace function {schema}.leasehold_serve(
+  p_key text, p_now timestamptz, p_before text, p_defer boolean default false
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
+declare
+  v_head {schema}.leasehold_queue := {schema}.leasehold_head(p_key, p_now);
+  v_ttl_ms double precision;
+  v_served integer := 0;
+  s record;
+begin
+  if v_head.owner is null or v_head.owner = p_before then
+    return false;
+  end if;
+  loop
+    select coalesce(sum(weight) filter (where owner is not null), 0) as held, max(token) as token,
+           min(slot) filter (where owner is null) as free_slot, coalesce(max(slot) + 1, 0) as new_slot,
+           count(*) filter (where owner is not null and expires_at <= p_now) as expired
+    into s from {schema}.leasehold_leases where key = p_key;
+    exit when s.expired = 0;
+    perform {schema}.leasehold_clear(p_key, p_now);
+  end loop;
+  if s.token is null then
+    select max(token) into s.token from {schema}.leasehold_fences;
+  end if;
+  while v_head.owner is not null and v_head.owner is distinct from p_before
+    and s.held + v_head.weight <= v_head.capacity and v_served < 1000
+  loop
+    s.token := {schema}.leasehold_token(s.token, p_now);
+    v_ttl_ms := least(v_head.queue_ms, v_head.ttl_ms);
+    perform {schema}.leasehold_put(
+      p_key, s.free_slot, s.new_slot, v_head.owner, v_head.weight, v_head.capacity, s.token, p_now, v_ttl_ms, v_head.announce,
+      v_head.value, v_head.subscriber);
+    delete from {schema}.leasehold_queue where key = p_key and owner = v_head.owner;
+    if v_head.subscriber is not null then
+      perform {schema}.leasehold_notify(v_head.subscriber,
+        json_build_array('granted', p_key, v_head.owner, s.token::text, v_ttl_ms), p_defer);
     end if;
     if v_head.announce then
-      perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+      perform {schema}.leasehold_notify(null, json_build_array('changed', p_key), p_defer);
     end if;
-    v_served := true;
+    s.held := s.held + v_head.weight;
+    if s.free_slot is null then
+      s.new_slot := s.new_slot + 1;
+    else
+      select min(slot) into s.free_slot from {schema}.leasehold_leases where key = p_key and slot > s.free_slot and owner is null;
+    end if;
+    v_served := v_served + 1;
+    exit when s.held >= v_head.capacity;
+    v_head := {schema}.leasehold_head(p_key, p_now);
   end loop;
-  return v_served;
+  return v_served > 0;
 end $leasehold$;
 
 -- leasehold_evict(key)   Takes the lease away from everybody who holds it, and tells them.
-create or replace function {schema}.leasehold_evict(p_key text) returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_evict(p_key text) returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_holder record;
 begin
   for v_holder in
-    with cut as (
-      select slot, owner, announce from {schema}.leasehold_leases
-      where key = p_key and owner is not null and not waiting for update
-    )
-    update {schema}.leasehold_leases l set owner = null, value = null
-    from cut where l.key = p_key and l.slot = cut.slot
-    returning cut.owner, cut.announce
+    update {schema}.leasehold_leases set owner = null, value = null from (
+      select slot as cut_slot, owner as cut_owner from {schema}.leasehold_leases
+      where key = p_key and owner is not null order by slot for update
+    ) cut
+    where key = p_key and slot = cut_slot
+    returning cut_owner as owner, token, announce, subscriber
   loop
-    perform {schema}.leasehold_ring(p_key, 'revoked', v_holder.owner, null, null);
+    if v_holder.subscriber is not null then
+      perform {schema}.leasehold_notify(v_holder.subscriber,
+        json_build_array('revoked', p_key, v_holder.owner, v_holder.token::text));
+    end if;
     if v_holder.announce then
-      perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+      perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
     end if;
   end loop;
 end $leasehold$;
-
--- leasehold_sweep()   Forgets keys that nobody holds or waits for, oldest first, as part of normal work. Never waits:
--- a key that is being decided about is not idle. One sweep at a time, or they would queue up for the fence.
-create or replace function {schema}.leasehold_sweep() returns void language plpgsql as $leasehold$
-declare
-  v_now timestamptz := clock_timestamp();
-  v_key text;
-  v_until timestamptz;
-  v_fence bigint := 0;
-  v_gone bigint;
-begin
-  if not pg_try_advisory_xact_lock({sweepClass}, 0) then
-    return;
-  end if;
-  for v_key in
-    select distinct key from (
-      select key from {schema}.leasehold_leases where look_at <= v_now order by look_at limit 100
-    ) due
-  loop
-    continue when not pg_try_advisory_xact_lock({lockClass}, hashtext(v_key));
-    select max(expires_at) into v_until from {schema}.leasehold_leases where key = v_key and owner is not null;
-    if v_until > v_now then
-      update {schema}.leasehold_leases set look_at = v_until + interval '1 minute' where key = v_key and look_at <= v_now;
-    else
-      with gone as (delete from {schema}.leasehold_leases where key = v_key returning token)
-      select max(token) into v_gone from gone;
-      v_fence := greatest(v_fence, v_gone);
-    end if;
-  end loop;
-  if v_fence > 0 then
-    update {schema}.leasehold_meta set fence = v_fence where id = 1 and fence < v_fence;
-  end if;
-end $leasehold$;
-`
-
-export const look: string = `-- look.sql   To look, never to decide.
-
--- leasehold_views(from, to, waiting) → [[key, owner, weight, capacity, token, ttlMs, sinceMs, value, line], …]
--- Holders, or those who wait, of all keys from ≤ key < to in byte order: a range of the index, whatever the keys contain.
-create or replace function {schema}.leasehold_views(p_from text, p_to text, p_waiting boolean) returns json language sql
-set enable_seqscan = off set jit = off as $leasehold$
-  with clock as materialized (select clock_timestamp() as now),
-  live as (
-    select l.*, clock.now, count(*) filter (where waiting and polls <> 1) over (partition by key) as line
-    from {schema}.leasehold_leases l, clock
-    where key >= p_from collate "C" and key < p_to collate "C" and owner is not null and expires_at > clock.now
-  )
-  select coalesce(json_agg(json_build_array(
-    key, owner, weight, capacity, token::text, date_part('epoch', expires_at - now) * 1000,
-    date_part('epoch', now - since) * 1000, value, line) order by key, arrival, token), '[]')
-  from live where waiting = p_waiting and polls <> 1
-$leasehold$;
-
--- leasehold_inspect(key) → [holders, those who wait in their order], both as leasehold_views shows them
-create or replace function {schema}.leasehold_inspect(p_key text) returns json language sql as $leasehold$
-  select json_build_array(
-    {schema}.leasehold_views(p_key, p_key || chr(1), false), {schema}.leasehold_views(p_key, p_key || chr(1), true))
-$leasehold$;
 `
 
 export const release: string = `-- release.sql
 
--- leasehold_end(key, owner) → null: it was not theirs | 1 they held it, 2 they waited for it; + 4: another holds it now
--- Never anybody else's. Then lets the next in.
-create or replace function {schema}.leasehold_end(p_key text, p_owner text) returns integer language plpgsql as $leasehold$
+-- leasehold_end(key, owner, token, defer) → null: it was not theirs | 1 they held it, 2 they waited for it; + 4: another
+-- holds it now
+-- Never anybody else's, and with a token no other grant of the same owner and no queue entry. Then lets the next in.
+create or replace function {schema}.leasehold_end(p_key text, p_owner text, p_token bigint, p_defer boolean) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_slot integer;
-  v_waited boolean;
   v_announced boolean;
-  v_others boolean;
+  v_was integer := 1;
 begin
   update {schema}.leasehold_leases set owner = null, value = null
-  where key = p_key and owner = p_owner and expires_at > v_now
-  returning slot, waiting, announce and not waiting,
-    exists (select from {schema}.leasehold_leases other where other.key = p_key and other.slot <> leasehold_leases.slot)
-  into v_slot, v_waited, v_announced, v_others;
+  where key = p_key and owner = p_owner and expires_at > v_now and (p_token is null or token = p_token)
+  returning slot, announce into v_slot, v_announced;
   if not found then
-    return null;
+    if p_token is not null then
+      return null;
+    end if;
+    delete from {schema}.leasehold_queue where key = p_key and owner = p_owner and expires_at > v_now;
+    if not found then
+      return null;
+    end if;
+    v_was := 2;
   end if;
   if v_announced then
-    perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+    perform {schema}.leasehold_notify(null, json_build_array('changed', p_key), p_defer);
   end if;
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
   end if;
-  if not v_others then
-    return 1;
+  if exists (select from {schema}.leasehold_queue where key = p_key) and {schema}.leasehold_serve(p_key, v_now, null, p_defer) then
+    return v_was + 4;
   end if;
-  return v_waited::integer + 1 + {schema}.leasehold_serve(p_key, v_now, null)::integer * 4;
+  return v_was;
 end $leasehold$;
 
--- leasehold_release_one(key, owner) → 1 released | 0 gone | 2 the key could not be locked
-create or replace function {schema}.leasehold_release_one(p_key text, p_owner text) returns integer language plpgsql
-set enable_seqscan = off set jit = off as $leasehold$
+-- leasehold_release_one(key, owner, token, defer) → 1 released | 0 gone | 2 the key could not be locked
+create or replace function {schema}.leasehold_release_one(p_key text, p_owner text, p_token bigint, p_defer boolean) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_was integer;
   v_setting text;
@@ -625,33 +847,39 @@ begin
   if {schema}.leasehold_lock(array[p_key]) <> '{}' then
     return 2;
   end if;
-  v_was := {schema}.leasehold_end(p_key, p_owner);
+  v_was := {schema}.leasehold_end(p_key, p_owner, p_token, p_defer);
   if coalesce(v_was, 0) < 4 then
     -- Only grants and renewals have to wait for the disk. If a crash undoes anything else, a lock stays busy until its
-    -- time has passed or somebody moves to the end of the line, but nobody holds what another holds; and a later grant
+    -- time has passed or somebody moves to the end of the queue, but nobody holds what another holds; and a later grant
     -- waits for the disk, and with it for everything before it.
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
   return (v_was is not null)::integer;
 end $leasehold$;
 
--- leasehold_release([{key, owner}]) → [1 released | 0 gone | 2 the key could not be locked], in order
-create or replace function {schema}.leasehold_release(p_leases json) returns json language plpgsql
-set enable_seqscan = off set jit = off as $leasehold$
+-- leasehold_release([{key, owner, token}], defer) → [1 released | 0 gone | 2 the key could not be locked], in order
+create or replace function {schema}.leasehold_release(p_leases json, p_defer boolean) returns json language plpgsql
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_leases);
-  v_answers integer[] := '{}';
+  v_answers integer[] := array_fill(0, array[json_array_length(p_leases)]);
   v_was integer;
   v_handed boolean := false;
   v_setting text;
   l record;
 begin
-  for l in select * from json_to_recordset(p_leases) as (key text, owner text) loop
+  for l in
+    select * from rows from (
+      json_to_recordset(p_leases) as (key text, owner text, token bigint)
+    ) with ordinality as x (key, owner, token, n)
+    -- Rows are written in the order of their keys by everybody who writes several.
+    order by key collate "C", n
+  loop
     if hashtext(l.key) = any (v_blocked) then
-      v_answers := v_answers || 2;
+      v_answers[l.n] := 2;
     else
-      v_was := {schema}.leasehold_end(l.key, l.owner);
-      v_answers := v_answers || (v_was is not null)::integer;
+      v_was := {schema}.leasehold_end(l.key, l.owner, l.token, p_defer);
+      v_answers[l.n] := (v_was is not null)::integer;
       v_handed := v_handed or coalesce(v_was > 4, false);
     end if;
   end loop;
@@ -663,7 +891,7 @@ end $leasehold$;
 
 -- leasehold_revoke(key) → the holders that were cut off, as leasehold_views shows them
 create or replace function {schema}.leasehold_revoke(p_key text) returns json language plpgsql
-set enable_seqscan = off set jit = off as $leasehold$
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_now timestamptz;
   v_cut json;
@@ -673,52 +901,163 @@ begin
   end if;
   v_now := clock_timestamp();
   perform {schema}.leasehold_clear(p_key, v_now);
-  v_cut := {schema}.leasehold_views(p_key, p_key || chr(1), false);
+  v_cut := {schema}.leasehold_views(p_key, p_key || chr(1));
   perform {schema}.leasehold_evict(p_key);
   perform {schema}.leasehold_trim(p_key);
   perform {schema}.leasehold_serve(p_key, v_now, null);
   return v_cut;
 end $leasehold$;
+
+-- Somebody deleted a row by hand. Whoever held it is told, the next is let in if nobody decides about the key right now, and
+-- the token is not forgotten.
+create or replace function {schema}.leasehold_deleted() returns trigger language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  if old.subscriber is not null and old.expires_at > v_now then
+    perform {schema}.leasehold_notify(old.subscriber, json_build_array('revoked', old.key, old.owner, old.token::text));
+  end if;
+  if old.announce then
+    perform {schema}.leasehold_notify(null, json_build_array('changed', old.key));
+  end if;
+  update {schema}.leasehold_fences set token = old.token where id = (
+    select id from {schema}.leasehold_fences order by id limit 1 for update skip locked) and token < old.token;
+  -- Waiting for the key's lock while holding the row could deadlock with whoever has it and wants the row.
+  if current_setting('transaction_isolation') = 'read committed' and pg_try_advisory_xact_lock({lockClass}, hashtext(old.key)) then
+    perform {schema}.leasehold_serve(old.key, v_now, null);
+  end if;
+  return null;
+end $leasehold$;
+
+do $leasehold$ begin
+  if not exists (select from pg_trigger where tgrelid = {leasesText}::regclass and tgname = 'leasehold_deleted') then
+    create trigger leasehold_deleted after delete on {schema}.leasehold_leases for each row when (old.owner is not null)
+    execute function {schema}.leasehold_deleted();
+  end if;
+end $leasehold$;
 `
 
 export const renew: string = `-- renew.sql
 
--- leasehold_extend(key, owner, ttlMs, value) → whether it is theirs
+-- leasehold_extend(key, owner, token, ttlMs, value) → whether it is theirs
 -- Never creates and never shortens. Takes no lock on the key: heartbeats do not queue up behind whoever asks, and an
 -- open transaction that asks in SQL cannot starve them. The row itself settles who came first: after waiting for it, the
 -- condition is judged anew.
-create or replace function {schema}.leasehold_extend(p_key text, p_owner text, p_ttl_ms double precision, p_value text)
-returns boolean language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_extend(
+  p_key text, p_owner text, p_token bigint, p_ttl_ms double precision, p_value text
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   update {schema}.leasehold_leases
   set expires_at = greatest(expires_at, clock_timestamp() + p_ttl_ms * interval '1 millisecond'), value = coalesce(p_value, value)
-  where key = p_key and owner = p_owner and not waiting and expires_at > clock_timestamp();
+  where key = p_key and owner = p_owner and expires_at > clock_timestamp() and (p_token is null or token = p_token);
   if not found then
     return false;
   end if;
   if p_value is not null then
-    perform {schema}.leasehold_ring(p_key, 'changed', null, null, null);
+    perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
   end if;
   return true;
 end $leasehold$;
 
--- leasehold_renew([{key, owner, ttl, value}]) → [1 ours | 0 gone], in order
+-- leasehold_renew([{key, owner, token, ttl, value, queued}]) → in order, each
+--   a lease:       1 ours | 0 gone | 2 somebody is writing to its row: renew it alone
+--   a queue entry: [ahead, newest, blockedMs] waits | [token, ttlMs] granted | 0 gone
+-- A transaction that renews several leases never waits for a row: it would hold the rows before it meanwhile, and whoever
+-- it waits for may want one of those. Only a renewal that is alone waits.
 create or replace function {schema}.leasehold_renew(p_renewals json) returns json language plpgsql
-set enable_seqscan = off set jit = off as $leasehold$
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
-  v_answers integer[] := array_fill(0, array[json_array_length(p_renewals)]);
+  v_answers json[] := array_fill(null::json, array[json_array_length(p_renewals)]);
+  v_alone boolean := json_array_length(p_renewals) = 1;
+  v_leases boolean := false;
+  v_queued boolean := false;
+  v_setting text;
   r record;
 begin
+  -- What a standby knows may be old.
+  if current_setting('transaction_read_only') = 'on' then
+    raise exception 'cannot renew in a read-only transaction' using errcode = 'read_only_sql_transaction';
+  end if;
   for r in
     select * from rows from (
-      json_to_recordset(p_renewals) as (key text, owner text, ttl double precision, value text)
-    ) with ordinality as x (key, owner, ttl, value, n)
-    -- Two calls with the same rows cannot wait for each other.
-    order by key collate "C", owner collate "C"
+      json_to_recordset(p_renewals) as (key text, owner text, token bigint, ttl double precision, value text, queued boolean)
+    ) with ordinality as x (key, owner, token, ttl, value, queued, n)
   loop
-    v_answers[r.n] := {schema}.leasehold_extend(r.key, r.owner, r.ttl, r.value)::integer;
+    if r.queued then
+      v_queued := true;
+      continue;
+    end if;
+    v_leases := true;
+    if not v_alone then
+      perform from {schema}.leasehold_leases where key = r.key and owner = r.owner for update skip locked;
+    end if;
+    if v_alone or found then
+      v_answers[r.n] := to_json({schema}.leasehold_extend(r.key, r.owner, r.token, r.ttl, r.value)::integer);
+    else
+      v_answers[r.n] := (select to_json(count(*) * 2) from {schema}.leasehold_leases where key = r.key and owner = r.owner);
+    end if;
   end loop;
+  if v_queued then
+    for r in select * from {schema}.leasehold_renew_queued(p_renewals) loop
+      v_answers[r.n] := r.answer;
+    end loop;
+  end if;
+  if not v_leases then
+    -- An entry that a crash undoes is asked for again.
+    v_setting := set_config('synchronous_commit', 'off', true);
+  end if;
   return array_to_json(v_answers);
+end $leasehold$;
+
+-- leasehold_renew_queued(renewals) → the answers to those that are queue entries
+-- All entries in one statement, and each key's head and leases once, however many entries it has. Without the key's lock: an
+-- entry that somebody is deciding about right now is skipped, and renewed by the next heartbeat.
+create or replace function {schema}.leasehold_renew_queued(p_renewals json) returns table (n bigint, answer json) language plpgsql
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $leasehold$
+#variable_conflict use_column
+declare
+  v_now timestamptz := clock_timestamp();
+begin
+  update {schema}.leasehold_queue q set expires_at = greatest(q.expires_at, v_now + mine.ttl * interval '1 millisecond')
+  from (
+    select e.key, e.owner, i.ttl
+    from json_to_recordset(p_renewals) as i (key text, owner text, ttl double precision, queued boolean)
+    join {schema}.leasehold_queue e on e.key = i.key and e.owner = i.owner
+    where i.queued and e.expires_at > v_now
+    for update of e skip locked
+  ) mine
+  where q.key = mine.key and q.owner = mine.owner;
+
+  return query
+  with item as materialized (
+    select i.n, i.key, e.owner is not null as waits, e.arrival, e.weight, e.capacity, i.owner
+    from rows from (
+      json_to_recordset(p_renewals) as (key text, owner text, ttl double precision, queued boolean)
+    ) with ordinality as i (key, owner, ttl, queued, n)
+    left join {schema}.leasehold_queue e on e.key = i.key and e.owner = i.owner and e.expires_at > v_now
+    where i.queued
+  ),
+  head as materialized (
+    select k.key, first.arrival
+    from (select distinct key from item where waits) k, lateral (
+      select f.arrival from {schema}.leasehold_queue f where f.key = k.key and f.expires_at > v_now order by f.arrival limit 1
+    ) first
+  )
+  select item.n, case
+    when not item.waits then coalesce(
+      (select json_build_array(l.token::text, date_part('epoch', l.expires_at - v_now) * 1000)
+       from {schema}.leasehold_leases l where l.key = item.key and l.owner = item.owner and l.expires_at > v_now limit 1),
+      '0'::json)
+    when item.arrival > head.arrival then json_build_array(1, null, null)
+    else (
+      select json_build_array(0, max(l.token)::text, case
+        when coalesce(sum(l.weight) filter (where l.owner is not null and l.expires_at > v_now), 0) + item.weight <= item.capacity then 0
+        else date_part('epoch', min(l.expires_at) filter (where l.owner is not null and l.expires_at > v_now) - v_now) * 1000 end)
+      from {schema}.leasehold_leases l where l.key = item.key)
+    end
+  from item left join head on head.key = item.key;
 end $leasehold$;
 `
 
@@ -726,13 +1065,17 @@ export const surface: string = `-- surface.sql   Locks for SQL callers in any la
 -- Call them with autocommit, at READ COMMITTED: until the transaction ends, everybody else who asks for the name waits.
 
 -- acquire_lock(name, holder, ttl_seconds, metadata) → true: held. Asking again as the same holder extends.
--- Refused, and asking again within five seconds: the holder stands in line, and is not passed by those who came later.
+-- One attempt: it takes no place in the queue, and is refused while somebody in the queue is alive.
 create or replace function {schema}.acquire_lock(
   p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer default 30, p_metadata jsonb default '{}'
-) returns boolean language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 begin
   if p_lock_name is null or p_lock_name = '' or p_holder_id is null or p_holder_id = '' then
     raise exception 'acquire_lock takes a name and a holder' using errcode = 'invalid_parameter_value';
+  end if;
+  if char_length(p_lock_name) > 255 or char_length(p_holder_id) > 255 then
+    raise exception 'acquire_lock takes a name and a holder of at most 255 characters; they had % and %',
+      char_length(p_lock_name), char_length(p_holder_id) using errcode = 'string_data_right_truncation';
   end if;
   if p_ttl_seconds is null or p_ttl_seconds < 1 then
     raise exception 'acquire_lock takes a ttl of at least 1 second; it was %', coalesce(p_ttl_seconds::text, 'null')
@@ -741,39 +1084,48 @@ begin
   if {schema}.leasehold_lock(array['lock:' || p_lock_name]) <> '{}' then
     raise exception 'an open transaction is deciding about "%"', p_lock_name using errcode = 'lock_not_available';
   end if;
-  return {schema}.leasehold_ask(
-    'lock:' || p_lock_name, p_holder_id, 2147483647, 2147483647, p_ttl_seconds * 1000::double precision,
-    p_metadata::text, 5000, false, false, 1::smallint, null) ->> 0 = '1';
+  -- On the average two names for each call, which leaves one behind; few at a time, see leasehold_sweep.
+  if random() < 0.25 then
+    perform {schema}.leasehold_sweep(8);
+  end if;
+  return {schema}.leasehold_decide(
+    'lock:' || p_lock_name, p_holder_id, 2147483647, 2147483647, p_ttl_seconds * 1000::double precision, p_metadata::text, null,
+    false, false, null) ->> 0 = '1';
 end $leasehold$;
 
--- release_lock(name, holder) → true: it was held until now. A place in line is given up as well.
+-- release_lock(name, holder) → true: it was held until now. A lease of one of our processes is thereby taken away from it, and
+-- it is told so.
 create or replace function {schema}.release_lock(p_lock_name character varying, p_holder_id character varying)
-returns boolean language plpgsql set enable_seqscan = off set jit = off as $leasehold$
+returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
+declare
+  v_key text := 'lock:' || p_lock_name;
+  v_holder record;
 begin
-  if {schema}.leasehold_lock(array['lock:' || p_lock_name]) <> '{}' then
+  if {schema}.leasehold_lock(array[v_key]) <> '{}' then
     raise exception 'an open transaction is deciding about "%"', p_lock_name using errcode = 'lock_not_available';
   end if;
-  return coalesce({schema}.leasehold_end('lock:' || p_lock_name, p_holder_id) in (1, 5), false);
+  select subscriber, token into v_holder from {schema}.leasehold_leases where key = v_key and owner = p_holder_id;
+  if not coalesce({schema}.leasehold_end(v_key, p_holder_id, null, false) in (1, 5), false) then
+    return false;
+  end if;
+  if v_holder.subscriber is not null then
+    perform {schema}.leasehold_notify(v_holder.subscriber, json_build_array('revoked', v_key, p_holder_id, v_holder.token::text));
+  end if;
+  return true;
 end $leasehold$;
 
 -- leasehold_metadata(value) → the same as JSONB; what JSONB cannot hold (a NUL character) as a string of its text
-create or replace function {schema}.leasehold_metadata(p_value text) returns jsonb language plpgsql immutable as $leasehold$
+create or replace function {schema}.leasehold_metadata(p_value text) returns jsonb language plpgsql immutable
+set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   return coalesce(p_value::jsonb, '{}');
 exception when others then
   return to_jsonb(p_value);
 end $leasehold$;
 
--- Exclusive locks, whoever holds them.
-create or replace view {schema}.distributed_locks as
-select substr(key, 6) as lock_name, owner as holder_id, since as acquired_at, expires_at,
-       {schema}.leasehold_metadata(value) as metadata
-from {schema}.leasehold_leases
-where key >= 'lock:' and key < 'lock;' and owner is not null and not waiting and weight = 2147483647
-  and expires_at > clock_timestamp();
-
--- Writing past the functions would bypass the line and tell nobody.
-create or replace function {schema}.leasehold_locks_write() returns trigger language plpgsql as $leasehold$
+-- Writing past the functions would bypass the queue and tell nobody.
+create or replace function {schema}.leasehold_locks_write() returns trigger language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   if tg_op = 'DELETE' then
     perform {schema}.release_lock(old.lock_name::varchar, old.holder_id::varchar);
@@ -782,16 +1134,20 @@ begin
   raise exception 'distributed_locks is a view: use acquire_lock() and release_lock()' using errcode = 'feature_not_supported';
 end $leasehold$;
 
-drop trigger if exists leasehold_locks_write on {schema}.distributed_locks;
+-- Exclusive locks, whoever holds them. A view that is there is left alone: to replace it needs a lock on it.
+do $leasehold$ begin if to_regclass({locksText}) is null then
+create view {schema}.distributed_locks as
+select substr(key, 6) as lock_name, owner as holder_id, since as acquired_at, expires_at,
+       {schema}.leasehold_metadata(value) as metadata
+from {schema}.leasehold_leases
+where key >= 'lock:' and key < 'lock;' and owner is not null and weight = 2147483647 and expires_at > clock_timestamp();
 create trigger leasehold_locks_write instead of insert or update or delete on {schema}.distributed_locks
 for each row execute function {schema}.leasehold_locks_write();
-
-comment on function {schema}.acquire_lock(character varying, character varying, integer, jsonb) is 'leasehold';
-comment on function {schema}.release_lock(character varying, character varying) is 'leasehold';
-comment on view {schema}.distributed_locks is 'leasehold';
+end if; end $leasehold$;
 `
 
-export const tables: string = `-- tables.sql   What is kept, and why so.
+export const tables: string = `-- tables.sql   What is kept, and why so. Everything is made only if it is missing: CREATE INDEX IF NOT EXISTS, for one, asks
+-- for its lock before it looks.
 
 do $leasehold$
 begin
@@ -804,94 +1160,146 @@ begin
   end if;
 end $leasehold$;
 
--- One row. \`version\` is what this schema is; \`serves\` is the oldest client that still understands it.
--- \`fence\` is the largest token of all rows that were forgotten: a clock that goes back must not repeat a token.
-create table if not exists {schema}.leasehold_meta (
-  id integer primary key check (id = 1),
-  version integer not null,
-  serves integer not null,
-  fence bigint not null,
-  script text not null
-) with (fillfactor = 10);
-
--- A row is a slot of a key: somebody holds it, somebody waits in it, or it is free (\`owner\` is null) for the next.
--- Rows are kept and overwritten. \`key\` and \`slot\` never change and nothing else that changes is indexed, so taking,
--- renewing and releasing are heap-only updates: no index grows, and each page cleans itself without vacuum.
-create table if not exists {schema}.leasehold_leases (
-  key text collate "C" not null,
-  slot integer not null,
-  owner text,
-  waiting boolean not null,
-  -- 0: told by NOTIFY. SQL callers poll: 1 = asked once (a mere try: blocks nobody), 2 = came back (a waiter in line).
-  polls smallint not null,
-  -- The channel on which whoever waits here is told that it was let in, and nobody else wakes up for it.
-  ear text,
-  arrival bigint not null,
-  weight integer not null,
-  capacity integer not null,
-  -- The last token that was granted in this slot, also while it is free: the key's fence.
-  token bigint not null,
-  since timestamptz not null,
-  expires_at timestamptz not null,
-  ttl_ms double precision not null,
-  place_ms double precision not null,
-  announce boolean not null,
-  value text,
-  -- When to see whether the key can be forgotten. Written when the row is made and by the sweep, by nobody else.
-  look_at timestamptz not null,
-  primary key (key, slot)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
-
-do $leasehold$
-begin
-  -- Added in version 2. ADD COLUMN IF NOT EXISTS would lock everybody out for a moment even if it is there.
-  if not exists (select from pg_attribute where attrelid = {leasesText}::regclass and attname = 'ear') then
-    alter table {schema}.leasehold_leases add column ear text;
-  end if;
-end $leasehold$;
-
-create index if not exists leasehold_leases_look_at on {schema}.leasehold_leases (look_at);
-
--- Rate limits: one row per key. \`full_at\` is, for each limit, when its bucket is full again (epoch milliseconds).
-create table if not exists {schema}.leasehold_meters (
-  key text collate "C" primary key,
-  shape text not null,
-  full_at double precision[] not null,
-  idle_at double precision not null,
-  look_at timestamptz not null
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
-
-create index if not exists leasehold_meters_look_at on {schema}.leasehold_meters (look_at);
-
--- What sliding windows have to remember, in the order in which it was taken.
-create table if not exists {schema}.leasehold_takes (
-  key text collate "C" not null,
-  meter integer not null,
-  n bigint not null,
-  at double precision not null,
-  cost double precision not null,
-  primary key (key, meter, n)
-) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
-
--- The newest token that has written to a resource. Never forgotten by itself: only you know when nobody can be late any more.
-create table if not exists {schema}.leasehold_guards (
-  resource text collate "C" primary key,
-  token bigint not null,
-  seen_at timestamptz not null
-) with (fillfactor = 70);
-
--- Functions of an earlier version may have had other arguments or results, which CREATE OR REPLACE does not change.
+-- What an installation of version 1 or 2 has. Leases that are held stay held; waiters ask again and stand in the queue anew.
 do $leasehold$
 declare
   v_function regprocedure;
+  v_fence bigint;
 begin
+  if not exists (select from pg_attribute where attrelid = to_regclass({metaText}) and attname = 'fence' and not attisdropped) then
+    return;
+  end if;
+  drop view if exists {schema}.distributed_locks;
   for v_function in
     select p.oid from pg_proc p join pg_namespace n on n.oid = pronamespace
-    where nspname = {schemaText} and starts_with(proname, 'leasehold_')
-      and not exists (select from pg_depend where refclassid = 'pg_proc'::regclass and refobjid = p.oid)
+    where nspname = {schemaText} and starts_with(proname, 'leasehold_') and obj_description(p.oid, 'pg_proc') = 'leasehold'
   loop
     execute format('drop function %s', v_function);
   end loop;
+  select greatest(fence, (select max(token) from {schema}.leasehold_leases)) into v_fence from {schema}.leasehold_meta;
+  delete from {schema}.leasehold_leases where waiting and owner is not null;
+  alter table {schema}.leasehold_leases drop column waiting, drop column polls, drop column if exists ear, drop column arrival,
+    drop column ttl_ms, drop column place_ms, add column subscriber text;
+  alter table {schema}.leasehold_meta drop column fence, add column revision integer not null default 0,
+    add column definer boolean not null default false;
+  create table {schema}.leasehold_fences (id integer primary key, token bigint not null);
+  insert into {schema}.leasehold_fences select i, v_fence from generate_series(1, 8) i;
+end $leasehold$;
+
+do $leasehold$
+begin
+  -- One row. \`version\` is what this schema is; \`serves\` is the oldest client that still understands it.
+  if to_regclass({schemaPrefix} || 'leasehold_meta') is null then
+    create table {schema}.leasehold_meta (
+      id integer primary key check (id = 1),
+      version integer not null,
+      serves integer not null,
+      script text not null,
+      -- Grows with every change of the functions: an older package must not put its older ones back.
+      revision integer not null default 0,
+      -- Whether the functions run with the rights of their owner. Only \`migrate\` with that option changes it.
+      definer boolean not null default false
+    );
+  end if;
+
+  -- A row is a slot of a key: somebody holds it, or it is free (\`owner\` is null) for the next. Rows are kept and overwritten.
+  -- \`key\` and \`slot\` never change and nothing else that changes is indexed, so taking, renewing and releasing are heap-only
+  -- updates: no index grows, and each page cleans itself without vacuum.
+  if to_regclass({schemaPrefix} || 'leasehold_leases') is null then
+    create table {schema}.leasehold_leases (
+      key text collate "C" not null,
+      slot integer not null,
+      owner text,
+      weight integer not null,
+      capacity integer not null,
+      -- The last token that was granted in this slot, also while it is free: the key's fence.
+      token bigint not null,
+      since timestamptz not null,
+      expires_at timestamptz not null,
+      announce boolean not null,
+      value text,
+      -- When to see whether the key can be forgotten. Written when the row is made and by the sweep, by nobody else.
+      look_at timestamptz not null,
+      -- Whose store it is, to tell it that the lease was taken away; null: nobody listens. See leasehold_channel.
+      subscriber text,
+      primary key (key, slot)
+    ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+  end if;
+  if to_regclass({schemaPrefix} || 'leasehold_leases_look_at') is null then
+    create index leasehold_leases_look_at on {schema}.leasehold_leases (look_at);
+  end if;
+
+  -- Who waits for a key, in order of arrival. Apart from the leases: whoever decides about a key reads its holders and the head
+  -- of the queue, however long the queue is.
+  if to_regclass({schemaPrefix} || 'leasehold_queue') is null then
+    create table {schema}.leasehold_queue (
+      key text collate "C" not null,
+      owner text collate "C" not null,
+      arrival bigint not null,
+      weight integer not null,
+      capacity integer not null,
+      ttl_ms double precision not null,
+      queue_ms double precision not null,
+      since timestamptz not null,
+      -- An entry that is not renewed is nobody's: its owner died or went away.
+      expires_at timestamptz not null,
+      announce boolean not null,
+      value text,
+      -- Who is told that it was let in; null: nobody listens.
+      subscriber text,
+      primary key (key, owner)
+    ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+    create unique index leasehold_queue_arrival on {schema}.leasehold_queue (key, arrival);
+  end if;
+
+  -- The largest token of all rows that were forgotten: a clock that goes back must not repeat a token. Several rows, of which
+  -- the largest counts: whoever forgets something in a transaction that stays open locks one, and the others go on.
+  if to_regclass({schemaPrefix} || 'leasehold_fences') is null then
+    create table {schema}.leasehold_fences (id integer primary key, token bigint not null);
+    insert into {schema}.leasehold_fences select i, 0 from generate_series(1, 8) i;
+  end if;
+
+  -- What the names of channels are made of, see leasehold_channel. Not to be read by roles that only look.
+  if to_regclass({schemaPrefix} || 'leasehold_secret') is null then
+    create table {schema}.leasehold_secret (id integer primary key check (id = 1), secret text not null);
+    insert into {schema}.leasehold_secret values (1, gen_random_uuid()::text || gen_random_uuid()::text);
+    revoke all on {schema}.leasehold_secret from public;
+  end if;
+
+  -- Rate limits: one row per key. \`full_at\` is, for each limit, when its bucket is full again (epoch milliseconds).
+  if to_regclass({schemaPrefix} || 'leasehold_meters') is null then
+    create table {schema}.leasehold_meters (
+      key text collate "C" primary key,
+      shape text not null,
+      full_at double precision[] not null,
+      idle_at double precision not null,
+      look_at timestamptz not null
+    ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+  end if;
+  if to_regclass({schemaPrefix} || 'leasehold_meters_look_at') is null then
+    create index leasehold_meters_look_at on {schema}.leasehold_meters (look_at);
+  end if;
+
+  -- What sliding windows have to remember, in the order in which it was taken.
+  if to_regclass({schemaPrefix} || 'leasehold_takes') is null then
+    create table {schema}.leasehold_takes (
+      key text collate "C" not null,
+      meter integer not null,
+      n bigint not null,
+      at double precision not null,
+      cost double precision not null,
+      primary key (key, meter, n)
+    ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
+  end if;
+
+  -- The newest token that has written to a resource. Never forgotten by itself: only you know when nobody can be late any more.
+  if to_regclass({schemaPrefix} || 'leasehold_guards') is null then
+    create table {schema}.leasehold_guards (
+      resource text collate "C" primary key,
+      token bigint not null,
+      seen_at timestamptz not null
+    ) with (fillfactor = 70);
+  end if;
 end $leasehold$;
 `
 
@@ -901,7 +1309,7 @@ export const take: string = `-- take.sql
 -- → [[allowed, remaining, retryAfterMs, resetMs, [[remaining, nextMs], …]], …] in order, of the limit that binds most and of
 -- each limit; retryAfterMs null: never; [2] where the key could not be locked
 -- All limits of a request are charged, or none. nowMs: for tests; null is the database's own time.
-create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql
+create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_requests);
@@ -927,7 +1335,7 @@ end $leasehold$;
 
 create or replace function {schema}.leasehold_take_one(
   p_key text, p_asked double precision, p_reset boolean, p_limits json, p_now double precision
-) returns json language plpgsql as $leasehold$
+) returns json language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_shape text := (select string_agg((l ->> 'algorithm') || '/' || (l ->> 'perMs'), ',') from json_array_elements(p_limits) l);
   v_count integer := json_array_length(p_limits);
@@ -1012,7 +1420,7 @@ end $leasehold$;
 create or replace function {schema}.leasehold_count(
   p_limit json, p_full_at double precision[], p_cost double precision, p_now double precision,
   out full_at double precision[], out allowed boolean, out remaining double precision
-) language plpgsql as $leasehold$
+) language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   -- Longest block that growth leads to: a year.
   v_longest constant double precision := 31536000000;
@@ -1041,7 +1449,7 @@ end $leasehold$;
 -- leasehold_give_back(…)   The latest first: what counts for longest. A block is not given back.
 create or replace function {schema}.leasehold_give_back(
   p_key text, p_meter integer, p_limit double precision, p_amount double precision
-) returns void language plpgsql as $leasehold$
+) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_left double precision := p_amount;
   t record;
@@ -1062,7 +1470,7 @@ end $leasehold$;
 create or replace function {schema}.leasehold_block(
   p_key text, p_meter integer, p_limit double precision, p_per double precision, p_block double precision,
   p_cost double precision, p_now double precision
-) returns boolean language plpgsql as $leasehold$
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_taken double precision;
 begin
@@ -1078,7 +1486,7 @@ end $leasehold$;
 
 create or replace function {schema}.leasehold_limits(p_limits json)
 returns table (n integer, algorithm text, lim double precision, per double precision, burst double precision, block double precision)
-language sql immutable as $leasehold$
+language sql immutable set search_path = pg_catalog, pg_temp as $leasehold$
   select n::integer, x ->> 'algorithm', (x ->> 'limit')::double precision, (x ->> 'perMs')::double precision,
          (x ->> 'burst')::double precision, (x ->> 'blockMs')::double precision
   from json_array_elements(p_limits) with ordinality as e (x, n)
@@ -1089,7 +1497,7 @@ create or replace function {schema}.leasehold_judge(
   p_key text, p_meter integer, p_algorithm text, p_limit double precision, p_per double precision,
   p_burst double precision, p_full_at double precision, p_cost double precision, p_now double precision,
   out remaining double precision, out retry double precision, out reset double precision, out next double precision
-) language plpgsql as $leasehold$
+) language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   -- Below this two times are the same: fractions of tokens must not be refused for a rounding error.
   v_hair constant double precision := 1e-6;
@@ -1138,7 +1546,7 @@ begin
 end $leasehold$;
 
 -- leasehold_sweep_meters()   Forgets limits that are whole again. Never waits.
-create or replace function {schema}.leasehold_sweep_meters() returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_sweep_meters() returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_idle double precision;

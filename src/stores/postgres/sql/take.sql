@@ -4,7 +4,7 @@
 -- → [[allowed, remaining, retryAfterMs, resetMs, [[remaining, nextMs], …]], …] in order, of the limit that binds most and of
 -- each limit; retryAfterMs null: never; [2] where the key could not be locked
 -- All limits of a request are charged, or none. nowMs: for tests; null is the database's own time.
-create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql
+create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
   v_blocked integer[] := {schema}.leasehold_lock_all(p_requests);
@@ -30,7 +30,7 @@ end $leasehold$;
 
 create or replace function {schema}.leasehold_take_one(
   p_key text, p_asked double precision, p_reset boolean, p_limits json, p_now double precision
-) returns json language plpgsql as $leasehold$
+) returns json language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_shape text := (select string_agg((l ->> 'algorithm') || '/' || (l ->> 'perMs'), ',') from json_array_elements(p_limits) l);
   v_count integer := json_array_length(p_limits);
@@ -115,7 +115,7 @@ end $leasehold$;
 create or replace function {schema}.leasehold_count(
   p_limit json, p_full_at double precision[], p_cost double precision, p_now double precision,
   out full_at double precision[], out allowed boolean, out remaining double precision
-) language plpgsql as $leasehold$
+) language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   -- Longest block that growth leads to: a year.
   v_longest constant double precision := 31536000000;
@@ -144,7 +144,7 @@ end $leasehold$;
 -- leasehold_give_back(…)   The latest first: what counts for longest. A block is not given back.
 create or replace function {schema}.leasehold_give_back(
   p_key text, p_meter integer, p_limit double precision, p_amount double precision
-) returns void language plpgsql as $leasehold$
+) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_left double precision := p_amount;
   t record;
@@ -165,7 +165,7 @@ end $leasehold$;
 create or replace function {schema}.leasehold_block(
   p_key text, p_meter integer, p_limit double precision, p_per double precision, p_block double precision,
   p_cost double precision, p_now double precision
-) returns boolean language plpgsql as $leasehold$
+) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_taken double precision;
 begin
@@ -181,7 +181,7 @@ end $leasehold$;
 
 create or replace function {schema}.leasehold_limits(p_limits json)
 returns table (n integer, algorithm text, lim double precision, per double precision, burst double precision, block double precision)
-language sql immutable as $leasehold$
+language sql immutable set search_path = pg_catalog, pg_temp as $leasehold$
   select n::integer, x ->> 'algorithm', (x ->> 'limit')::double precision, (x ->> 'perMs')::double precision,
          (x ->> 'burst')::double precision, (x ->> 'blockMs')::double precision
   from json_array_elements(p_limits) with ordinality as e (x, n)
@@ -192,7 +192,7 @@ create or replace function {schema}.leasehold_judge(
   p_key text, p_meter integer, p_algorithm text, p_limit double precision, p_per double precision,
   p_burst double precision, p_full_at double precision, p_cost double precision, p_now double precision,
   out remaining double precision, out retry double precision, out reset double precision, out next double precision
-) language plpgsql as $leasehold$
+) language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   -- Below this two times are the same: fractions of tokens must not be refused for a rounding error.
   v_hair constant double precision := 1e-6;
@@ -241,7 +241,7 @@ begin
 end $leasehold$;
 
 -- leasehold_sweep_meters()   Forgets limits that are whole again. Never waits.
-create or replace function {schema}.leasehold_sweep_meters() returns void language plpgsql as $leasehold$
+create or replace function {schema}.leasehold_sweep_meters() returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
   v_idle double precision;

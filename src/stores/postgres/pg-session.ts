@@ -1,0 +1,133 @@
+import { realWorld } from '../../kit/world.js'
+import type { Session } from './dedicated.js'
+
+/** The few methods of a `pg` Client that are called. */
+export interface PgClient {
+  connect(): Promise<unknown>
+  query(text: string): Promise<unknown>
+  query(query: RawQuery): unknown
+  on(event: string, listener: (message: { channel?: string; payload?: string }) => void): unknown
+  ref?(): void
+  unref?(): void
+  end(): Promise<void>
+}
+
+/** What a query that sends its own messages sees of `pg`. */
+interface PgConnection {
+  readonly stream: { cork(): void; uncork(): void }
+  query(text: string): void
+}
+
+/**
+ * One simple-protocol message, through the interface that `pg` has for cursors. `texts` are written at once: the server
+ * begins the second when it has answered the first. pg counts one query for each answer, so the second gets a query that
+ * sends nothing, made by `submitted`.
+ */
+class RawQuery {
+  readonly #texts: readonly string[]
+  readonly #done: (error: unknown, value: string | undefined) => void
+  readonly #submitted: () => void
+  #value: string | undefined
+  #error: unknown
+
+  constructor(
+    texts: readonly string[],
+    done: (error: unknown, value: string | undefined) => void,
+    submitted: () => void = () => {},
+  ) {
+    this.#texts = texts
+    this.#done = done
+    this.#submitted = submitted
+  }
+
+  submit(connection: PgConnection): void {
+    connection.stream.cork()
+    for (const text of this.#texts) connection.query(text)
+    connection.stream.uncork()
+    this.#submitted()
+  }
+
+  handleDataRow({ fields }: { fields: (string | null)[] }): void {
+    this.#value = fields[0] ?? undefined
+  }
+
+  /** The server's errors, which are followed by "ready for query", and those of the connection, which are not. */
+  handleError(error: unknown): void {
+    this.#error = error
+    this.#done(error, undefined)
+  }
+
+  handleReadyForQuery(): void {
+    if (this.#error === undefined) this.#done(undefined, this.#value)
+  }
+
+  handleRowDescription(): void {}
+  handleCommandComplete(): void {}
+  handleEmptyQuery(): void {}
+  handlePortalSuspended(): void {}
+  handleCopyInResponse(): void {}
+  handleCopyData(): void {}
+}
+
+/** How to open a connection like those of the pool. pg hides the password from copies. */
+export function clientsLike(pool: object): () => PgClient {
+  const { Client, options } = pool as {
+    Client: new (options: object) => PgClient
+    options: { password?: unknown }
+  }
+  // Our calls carry their own time limits, and query_timeout would reject without ending the call.
+  const own = { password: options.password, keepAlive: true, query_timeout: undefined, pipeline: false }
+  return () => new Client({ ...options, ...own })
+}
+
+export async function openSession(client: PgClient, broken: () => void, timeoutMs: number): Promise<Session> {
+  let over = false
+  const lost = (): void => {
+    over = true
+    broken()
+  }
+  client.on('error', lost)
+  client.on('end', lost)
+  await connectWithin(client, timeoutMs)
+  return {
+    send: (sql, afterwards) =>
+      new Promise((resolve, reject) => {
+        if (over) return reject(new Error('the connection was closed'))
+        const done = (error: unknown, value: string | undefined): void => (error ? reject(error) : resolve(value))
+        const second = (): void => void client.query(new RawQuery([], () => {}))
+        client.query(
+          afterwards === undefined ? new RawQuery([sql], done) : new RawQuery([sql, afterwards], done, second),
+        )
+      }),
+    keepAlive: (on) => (on ? client.ref?.() : client.unref?.()),
+    end: () => endSoon(client),
+  }
+}
+
+/** A server that accepts the connection and says nothing would otherwise keep the caller waiting for ever. */
+function connectWithin(client: PgClient, timeoutMs: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const cancel = realWorld.after(timeoutMs, () => {
+      void endSoon(client)
+      reject(new Error('the server did not answer'))
+    })
+    client.connect().then(
+      () => {
+        cancel()
+        resolve()
+      },
+      (error: unknown) => {
+        cancel()
+        reject(error as Error)
+      },
+    )
+  })
+}
+
+/** An orderly end may wait for a server that is gone: not longer than a moment. */
+export function endSoon(client: { end(): Promise<void> }): Promise<void> {
+  return new Promise((resolve) => {
+    realWorld.after(500, resolve)
+    client.end().then(resolve, () => resolve())
+  })
+}

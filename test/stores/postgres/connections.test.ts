@@ -1,0 +1,84 @@
+/** Which connections are used for what, and how many. */
+import { Pool } from 'pg'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { createLocks } from '../../../src/locks.js'
+import { migrate, postgres } from '../../../src/stores/postgres/index.js'
+import { clientOf, type Library } from './place.js'
+
+let server: PostgresServer
+
+beforeAll(async () => {
+  server = await startPostgres()
+})
+
+afterAll(() => server.stop())
+
+async function database(): Promise<string> {
+  const url = await server.createDatabase()
+  const pool = new Pool({ connectionString: url, max: 1 })
+  await migrate(pool)
+  await pool.end()
+  return url
+}
+
+const slow = (client: unknown, seconds: number): Promise<unknown> => {
+  const sql = `select pg_sleep(${seconds})`
+  const { query, unsafe } = client as { query?: (text: string) => Promise<unknown>; unsafe: typeof query }
+  return (query ? query.call(client, sql) : unsafe?.call(client, sql)) as Promise<unknown>
+}
+
+describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
+  test.concurrent('ten slow queries under ten locks on a pool of ten lose none of them', async () => {
+    const { client, end } = clientOf(library, await database(), 10)
+    const store = postgres(client)
+    const locks = createLocks(store, { ttl: '1500ms', wait: '10s' })
+    const work = Array.from({ length: 10 }, (_, i) => locks.withLock(`report:${i}`, () => slow(client, 3)))
+    expect((await Promise.allSettled(work)).map(({ status }) => status)).toEqual(work.map(() => 'fulfilled'))
+    await locks.close()
+    await store.close()
+    await end()
+  })
+
+  test.concurrent('a process that holds and waits, with three stores on one client, has two connections besides its pool', async () => {
+    const url = await database()
+    const { client, end } = clientOf(library, url, 2)
+    const stores = [1, 2, 3].map(() => postgres(client))
+    const locks = stores.map((store) => createLocks(store, { ttl: '10s', wait: '10s' }))
+    const held = await Promise.all(locks.map((each, i) => each.acquire(`own ${i}`)))
+    const waiting = locks.map((each, i) => each.acquire(`own ${(i + 1) % 3}`))
+    for (const i of [0, 1, 2]) await expect.poll(async () => (await locks[i]?.waiters(`own ${i}`))?.length).toBe(1)
+    await Promise.all(held.map((lock) => lock.extend('10s')))
+    const name = new URL(url).pathname.slice(1)
+    const count = await server.psql(`select count(*) from pg_stat_activity where datname = '${name}'`)
+    expect(Number(count)).toBeLessThanOrEqual(2 + 2)
+    await Promise.all(held.map((lock) => lock.release()))
+    for (const lock of await Promise.all(waiting)) await lock.release()
+    await Promise.all(locks.map((each) => each.close()))
+    await Promise.all(stores.map((store) => store.close()))
+    await end()
+    await expect
+      .poll(() => server.psql(`select count(*) from pg_stat_activity where datname = '${name}'`), { timeout: 5_000 })
+      .toBe('0')
+  })
+
+  test.concurrent('heartbeats and releases take the pool where no further connection can be had', async () => {
+    const url = await database()
+    const role = `few_${library.replace('.', '')}`
+    await server.psql(
+      `create role ${role} login connection limit 2; alter database "${new URL(url).pathname.slice(1)}" owner to ${role};`,
+    )
+    await server.psql(`grant all on all tables in schema public to ${role}`, new URL(url).pathname.slice(1))
+    const { client, end } = clientOf(library, url.replace('postgres@', `${role}@`), 2)
+    await Promise.all([slow(client, 0.3), slow(client, 0.3)])
+    const store = postgres(client, { listen: false })
+    const locks = createLocks(store, { ttl: '1s' })
+    const lock = await locks.acquire('a')
+    await slow(client, 1.5)
+    expect(lock.isHeld).toBe(true)
+    expect(await lock.release()).toBe(true)
+    await locks.close()
+    await store.close()
+    await end()
+  })
+})

@@ -1,0 +1,364 @@
+/** Who is told what, by whom, and what is believed. */
+import { Client, Pool } from 'pg'
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { createLocks, type Locks } from '../../../src/locks.js'
+import { ALL, type Claim, type Lease, type Store, type StoreEvent } from '../../../src/store.js'
+import { guardedWrite, migrate, type PostgresOptions } from '../../../src/stores/postgres/index.js'
+import { type Library, storeAt } from './place.js'
+
+let server: PostgresServer
+let pool: Pool
+
+beforeAll(async () => {
+  server = await startPostgres()
+  pool = new Pool({ connectionString: server.url })
+  await migrate(pool)
+})
+
+afterAll(async () => {
+  await pool.end()
+  await server.stop()
+})
+
+const closing: (() => Promise<unknown>)[] = []
+afterEach(async () => {
+  for (const close of closing.splice(0).toReversed()) await close()
+})
+
+function open(options: PostgresOptions = {}, library: Library = 'pg'): { store: Store; locks: Locks } {
+  const store = storeAt(library, server.url, options)
+  const locks = createLocks(store, { ttl: '30s', wait: '20s' })
+  closing.push(
+    () => store.close(),
+    () => locks.close({ grace: 0 }),
+  )
+  return { store, locks }
+}
+
+async function listener(...channels: string[]): Promise<string[]> {
+  const client = new Client(server.url)
+  await client.connect()
+  closing.push(() => client.end())
+  const heard: string[] = []
+  client.on('notification', ({ payload }) => heard.push(payload ?? ''))
+  for (const channel of channels) await client.query(`listen "${channel}"`)
+  return heard
+}
+
+let counter = 0
+const newName = () => `wakeups-${++counter}`
+const claimOf = (name: string, owner: string): Claim => ({
+  key: `lock:${name}`,
+  owner,
+  weight: ALL,
+  capacity: ALL,
+  ttlMs: 60_000,
+})
+const waiting = (locks: Locks, name: string) =>
+  expect.poll(async () => (await locks.waiters(name)).length, { timeout: 10_000 }).toBe(1)
+
+describe('a grant that somebody forges', () => {
+  test('is not believed if it comes from a role that may look at the tables and connect', async () => {
+    await server.psql(
+      `create role looker login; grant select on leasehold_leases, leasehold_queue, distributed_locks to looker`,
+    )
+    const [a, b] = [open(), open()]
+    const name = newName()
+    const held = await a.locks.acquire(name)
+    const next = b.locks.acquire(name)
+    await waiting(a.locks, name)
+    const looker = new Pool({ connectionString: server.url.replace('postgres@', 'looker@'), max: 1 })
+    closing.push(() => looker.end())
+    const { rows } = await looker.query('select * from leasehold_queue where key = $1', [`lock:${name}`])
+    const { rows: channels } = await pool.query(`select pg_listening_channels()`)
+    expect(channels).toEqual([])
+    await expect(looker.query('select leasehold_channel($1)', [rows[0].subscriber])).rejects.toThrow(
+      /permission denied/,
+    )
+    const told = await pool.query('select leasehold_channel($1) as channel', [rows[0].subscriber])
+    expect(Object.values(rows[0]), 'nothing that it sees is the channel').not.toContain(told.rows[0].channel)
+    const { rows: activity } = await pool.query('select query from pg_stat_activity where query ~ $1', [
+      `^listen.*${told.rows[0].channel}`,
+    ])
+    expect(activity, 'nor what the server shows of our connections').toEqual([])
+    const forged = ['granted', rows[0].key, rows[0].owner, String(BigInt(Date.now()) * 1_000n + 1_000_000n), 30_000]
+    for (const channel of [rows[0].subscriber, `leasehold_${rows[0].subscriber}`, (await commonChannel()) as string])
+      await looker.query('select pg_notify($1, $2)', [channel, JSON.stringify(forged)])
+    let granted = false
+    void next.then(() => {
+      granted = true
+    })
+    await new Promise((resolve) => setTimeout(resolve, 300))
+    expect(granted).toBe(false)
+    await held.release()
+    expect((await next).fencingToken).toBeGreaterThan(held.fencingToken)
+  })
+
+  test('is not believed if its token is more than a day ahead, and no resource is locked out by such a token', async () => {
+    const { store } = open()
+    const events: StoreEvent[] = []
+    const name = newName()
+    const watch = store.watch?.(`lock:${name}`, (event) => events.push(event))
+    expect(await watch?.ready).toBe(true)
+    await store.acquire([claimOf(name, 'holder')])
+    await store.acquire([{ ...claimOf(name, 'waiter'), placeMs: 60_000 }])
+    const [row] = (
+      await pool.query('select leasehold_channel(subscriber) as c from leasehold_queue where key = $1', [
+        `lock:${name}`,
+      ])
+    ).rows
+    const soon = BigInt(Date.now()) * 1_000n
+    for (const token of [2n ** 63n - 1n, soon + 2n * 86_400_000_000n, soon])
+      await pool.query('select pg_notify($1, $2)', [
+        row.c,
+        JSON.stringify(['granted', `lock:${name}`, 'waiter', String(token), 1]),
+      ])
+    await expect.poll(() => events).toEqual([{ type: 'granted', owner: 'waiter', token: soon, ttlMs: 1 }])
+    const far = guardedWrite(pool, { resource: name, token: 2n ** 63n - 1n }, async () => {})
+    await expect(far).rejects.toThrow(/more than a day ahead/)
+    await guardedWrite(pool, { resource: name, token: soon }, async () => {})
+  })
+
+  async function commonChannel(): Promise<unknown> {
+    const { rows } = await pool.query(
+      `select substring(prosrc from 'leasehold_[0-9a-f]{16}') as c from pg_proc where proname = 'leasehold_notify'`,
+    )
+    return rows[0].c
+  }
+
+  test('nobody is told of a hand-off between stores that do not listen', async () => {
+    const heard = await listener((await commonChannel()) as string)
+    const [a, b] = [open({ listen: false }), open({ listen: false })]
+    const name = newName()
+    for (let i = 0; i < 2; i++) {
+      const held = await a.locks.acquire(name)
+      const next = b.locks.acquire(name)
+      await waiting(a.locks, name)
+      await held.release()
+      await (await next).release()
+    }
+    await pool.query('select pg_notify($1, $2)', [await commonChannel(), 'the end'])
+    await expect.poll(() => heard).toEqual(['the end'])
+  })
+})
+
+describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
+  test('a release sends its NOTIFY in a transaction after its own, and the waiter that hears nothing finds out by its heartbeat', async () => {
+    const [a, b] = [open({}, library), open({}, library)]
+    const name = newName()
+    const held = await a.locks.acquire(name)
+    const next = b.locks.acquire(name)
+    await waiting(a.locks, name)
+    const [row] = (
+      await pool.query('select leasehold_channel(subscriber) as c from leasehold_queue where key = $1', [
+        `lock:${name}`,
+      ])
+    ).rows
+    const heard = await listener(row.c)
+    const client = await pool.connect()
+    await client.query('select leasehold_release_one($1, $2, null, true)', [`lock:${name}`, held.holder])
+    expect((await next).fencingToken).toBeGreaterThan(held.fencingToken)
+    expect(heard.filter((message) => message.startsWith('['))).toEqual([])
+    // Old by now, and about a lease that was found without it.
+    await new Promise((resolve) => setTimeout(resolve, 1_100))
+    await client.query('select leasehold_flush()')
+    await client.query(`select pg_notify($1, 'the end')`, [row.c])
+    await expect.poll(() => heard).toContain('the end')
+    expect(heard.filter((message) => message.startsWith('['))).toEqual([])
+    const third = a.locks.acquire(name)
+    await waiting(a.locks, name)
+    await client.query('select leasehold_release_one($1, $2, null, true)', [`lock:${name}`, (await next).holder])
+    await client.query('select leasehold_flush()')
+    const began = performance.now()
+    await third
+    expect(performance.now() - began, 'it was told').toBeLessThan(500)
+    client.release()
+  })
+
+  test('a store is told of each lease that is taken from it by anybody’s hand, and not of its own releases', async () => {
+    const { store } = open({}, library)
+    const other = open({}, library)
+    const told: Lease[] = []
+    const watch = store.watchRevoked?.((lease) => told.push(lease))
+    expect(await watch?.ready).toBe(true)
+    const ways: Record<string, (name: string, owner: string) => Promise<unknown>> = {
+      revoke: async (name) => other.store.revoke?.(`lock:${name}`),
+      steal: async (name) => other.store.acquire([{ ...claimOf(name, 'stealing'), steal: true }]),
+      release_lock: (name, owner) => pool.query('select release_lock($1, $2)', [name, owner]),
+      'delete from the view': (name) => pool.query('delete from distributed_locks where lock_name = $1', [name]),
+      'delete from the table': (name) => pool.query('delete from leasehold_leases where key = $1', [`lock:${name}`]),
+    }
+    for (const [way, act] of Object.entries(ways)) {
+      const name = `${newName()} ${way}`
+      const [grant] = await store.acquire([claimOf(name, `owner ${way}`)])
+      if (grant?.granted !== true) throw new Error('it was free')
+      await act(name, `owner ${way}`)
+      await expect
+        .poll(() => told, { message: way })
+        .toEqual([{ key: `lock:${name}`, owner: `owner ${way}`, token: grant.token }])
+      told.length = 0
+    }
+    const name = newName()
+    const [grant] = await store.acquire([claimOf(name, 'own')])
+    await store.acquire([{ ...claimOf(name, 'second'), placeMs: 60_000 }])
+    await store.release([{ ...claimOf(name, 'own'), token: grant?.granted ? (grant as { token: bigint }).token : 0n }])
+    await store.release([claimOf(name, 'second')])
+    await store.acquire([claimOf(name, 'last')])
+    await other.store.revoke?.(`lock:${name}`)
+    await expect.poll(() => told.map(({ owner }) => owner)).toEqual(['last'])
+    watch?.close()
+  })
+
+  test('a holder whose lease is deleted in SQL knows at once, and the next in the queue has it', async () => {
+    const [a, b] = [open({}, library), open({}, library)]
+    for (const sql of [
+      'delete from distributed_locks where lock_name = $1',
+      `delete from leasehold_leases where key = 'lock:' || $1`,
+    ]) {
+      const name = newName()
+      const lock = await a.locks.acquire(name)
+      const next = b.locks.acquire(name)
+      await waiting(a.locks, name)
+      const lost = new Promise((resolve) => lock.signal.addEventListener('abort', resolve, { once: true }))
+      const began = performance.now()
+      await pool.query(sql, [name])
+      await lost
+      expect(performance.now() - began).toBeLessThan(2_000)
+      expect((await next).fencingToken).toBeGreaterThan(lock.fencingToken)
+    }
+  })
+})
+
+describe('a batch', () => {
+  test('answers each item by itself, also those that cannot be carried', async () => {
+    const { store } = open()
+    const [a, b] = [newName(), newName()]
+    const bad = claimOf('nul \0', 'o')
+    expect(
+      await store.acquire([
+        claimOf(a, 'o'),
+        bad,
+        claimOf(a, 'p'),
+        { ...claimOf(b, 'o'), weight: 1, capacity: 3 },
+        claimOf(a, 'o'),
+      ]),
+    ).toMatchObject([
+      { granted: true },
+      { granted: 'unknown', error: { code: 'INVALID_OPTION' } },
+      { granted: false },
+      { granted: true },
+      { granted: true },
+    ])
+    expect(await store.renew([bad, claimOf(a, 'o'), claimOf(a, 'o')])).toMatchObject([
+      { outcome: 'unknown' },
+      { outcome: 'ours' },
+      { outcome: 'ours' },
+    ])
+    expect(await store.release([claimOf(a, 'o'), bad, claimOf(a, 'o'), claimOf(b, 'o')])).toMatchObject([
+      { outcome: 'released' },
+      { outcome: 'unknown' },
+      { outcome: 'gone' },
+      { outcome: 'released' },
+    ])
+  })
+
+  test('with an item that the server cannot read loses only that', async () => {
+    const { store } = open()
+    const name = newName()
+    const huge = { ...claimOf(newName(), 'o'), weight: 2 ** 40 }
+    expect(await store.acquire([claimOf(name, 'o'), huge])).toMatchObject([{ granted: true }, { granted: 'unknown' }])
+  })
+
+  test('may hold a steal beside its victim', async () => {
+    const { store } = open()
+    const name = newName()
+    const [victim, stolen] = await store.acquire([
+      claimOf(name, 'victim'),
+      { ...claimOf(name, 'stealing'), steal: true },
+    ])
+    if (victim?.granted !== true || stolen?.granted !== true) throw new Error('both are granted')
+    expect(stolen.token).toBeGreaterThan(victim.token)
+    expect(await store.renew([claimOf(name, 'victim'), claimOf(name, 'stealing')])).toMatchObject([
+      { outcome: 'gone' },
+      { outcome: 'ours' },
+    ])
+  })
+})
+
+describe('queue entries', () => {
+  test('are renewed without being asked for: waiting, granted or gone', async () => {
+    const { store } = open()
+    const name = newName()
+    const entry = (owner: string) => ({ key: `lock:${name}`, owner, ttlMs: 60_000, queued: true })
+    const [held] = await store.acquire([{ ...claimOf(name, 'holder'), ttlMs: 5_000 }])
+    if (held?.granted !== true) throw new Error('it was free')
+    const [refused] = await store.acquire([{ ...claimOf(name, 'first'), placeMs: 60_000 }])
+    expect(refused).toMatchObject({ granted: false, ahead: 0, newest: held.token })
+    await store.acquire([{ ...claimOf(name, 'second'), placeMs: 60_000 }])
+    const answers = await store.renew([entry('second'), entry('first'), entry('nobody'), entry('first')])
+    expect(answers).toMatchObject([
+      { outcome: 'waiting', ahead: 1 },
+      { outcome: 'waiting', ahead: 0, newest: held.token, blockedMs: expect.closeTo(5_000, -3) },
+      { outcome: 'gone' },
+      { outcome: 'waiting', ahead: 0 },
+    ])
+    await store.release([{ ...claimOf(name, 'holder'), token: held.token }])
+    const [granted, still] = await store.renew([entry('first'), entry('second')])
+    expect(granted).toMatchObject({ outcome: 'granted', token: expect.any(BigInt), ttlMs: expect.closeTo(60_000, -4) })
+    expect(still).toMatchObject({ outcome: 'waiting', ahead: 0 })
+    await pool.query(`update leasehold_leases set expires_at = clock_timestamp() where key = $1`, [`lock:${name}`])
+    expect(await store.renew([entry('second')])).toMatchObject([{ outcome: 'waiting', ahead: 0, blockedMs: 0 }])
+  })
+
+  test('live by renewal only', async () => {
+    const { store } = open()
+    const name = newName()
+    await store.acquire([claimOf(name, 'holder')])
+    for (const owner of ['renewed', 'silent']) await store.acquire([{ ...claimOf(name, owner), placeMs: 400 }])
+    const until = performance.now() + 1_000
+    while (performance.now() < until) {
+      await store.renew([{ key: `lock:${name}`, owner: 'renewed', ttlMs: 400, queued: true }])
+      await new Promise((resolve) => setTimeout(resolve, 100))
+    }
+    expect((await store.inspect?.(`lock:${name}`))?.waiters.map(({ owner }) => owner)).toEqual(['renewed'])
+  })
+
+  test('are renewed while somebody decides about their key in a transaction that stays open', async () => {
+    const { store } = open()
+    const name = newName()
+    await store.acquire([claimOf(name, 'holder')])
+    await store.acquire([{ ...claimOf(name, 'first'), placeMs: 60_000 }])
+    const client = await pool.connect()
+    await client.query('begin')
+    await client.query(`select acquire_lock($1, 'python')`, [name])
+    const began = performance.now()
+    expect(await store.renew([{ key: `lock:${name}`, owner: 'first', ttlMs: 60_000, queued: true }])).toMatchObject([
+      { outcome: 'waiting', ahead: 0 },
+    ])
+    expect(performance.now() - began).toBeLessThan(500)
+    await client.query('rollback')
+    client.release()
+  })
+})
+
+describe('a token', () => {
+  test('names one grant of an owner: releases and renewals of another touch nothing', async () => {
+    const { store } = open()
+    const name = newName()
+    const [grant] = await store.acquire([{ ...claimOf(name, 'o'), value: '"first"' }])
+    if (grant?.granted !== true) throw new Error('it was free')
+    const other = { ...claimOf(name, 'o'), token: grant.token - 1n }
+    expect(await store.renew([other])).toEqual([{ outcome: 'gone' }])
+    expect(await store.release([other])).toEqual([{ outcome: 'gone' }])
+    expect(await store.acquire([{ ...claimOf(name, 'o'), value: '"late"' }])).toMatchObject([{ token: grant.token }])
+    expect((await store.inspect?.(`lock:${name}`))?.holders).toMatchObject([{ owner: 'o', value: '"first"' }])
+    await store.acquire([{ ...claimOf(name, 'queued'), placeMs: 60_000 }])
+    expect(await store.release([{ ...claimOf(name, 'queued'), token: 1n }]), 'no queue entry').toEqual([
+      { outcome: 'gone' },
+    ])
+    expect((await store.inspect?.(`lock:${name}`))?.waiters).toHaveLength(1)
+    expect(await store.renew([{ ...other, token: grant.token }])).toMatchObject([{ outcome: 'ours' }])
+    expect(await store.release([{ ...other, token: grant.token }])).toEqual([{ outcome: 'released' }])
+  })
+})
