@@ -5,7 +5,7 @@
  */
 import { InvalidOptionError } from '../../errors.js'
 import { unknownWord } from '../../util/options.js'
-import type { RedisStoreOptions } from './store.js'
+import type { RedisStoreOptions } from './options.js'
 
 export interface Address {
   kind: 'single' | 'cluster' | 'sentinel'

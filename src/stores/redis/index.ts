@@ -5,9 +5,10 @@
  */
 import type { Store } from '../../store.js'
 import { adapterOf } from '../../clients/redis/adapter-of.js'
-import { type RedisStoreOptions, createRedisStore } from './store.js'
+import type { RedisStoreOptions } from './options.js'
+import { createRedisStore } from './store.js'
 
-export type { RedisStoreOptions } from './store.js'
+export type { RedisStoreOptions } from './options.js'
 
 /** An ioredis `Redis` or `Cluster` (5 or 6), or what node-redis (5 or 6) makes: client, cluster or sentinel. */
 export type RedisClient =

@@ -16,11 +16,11 @@ import type { Transport } from './transport.js'
 const PAGE = 250
 /** KEYS_AT_ONCE: keys inspected in one call. */
 const KEYS_AT_ONCE = 50
-/** HURRIED: calls of one listing without a pause. A longer one pauses after each call, so that it leaves most of the server to others. */
-const HURRIED = 20
+/** HURRIED: keys listed without a pause. A longer listing pauses after each call, so that it leaves most of the server to others. */
+const HURRIED = 1_000
 const PAUSE_MS = 1
 /** AT_ONCE: calls under way at once on a cluster, where there may be an index per slot. Elsewhere one. */
-const AT_ONCE = 8
+const AT_ONCE = 32
 
 export class Inspector {
   readonly #transport: Transport
@@ -45,7 +45,7 @@ export class Inspector {
   }
 
   async holders(prefix: string): Promise<HolderView[]> {
-    const calls = { count: 0 }
+    const calls = { keys: 0, sincePause: 0 }
     const [indexes, strangers] = await Promise.all([this.#indexes(prefix), this.#foreign?.keys(prefix) ?? []])
     const unlisted = new Set(strangers)
     const views: HolderView[] = []
@@ -101,7 +101,7 @@ export class Inspector {
   async #holdersOf(index: string, keys: readonly string[], calls: Calls): Promise<HolderView[]> {
     const found: HolderView[] = []
     for (const part of chunks(keys, KEYS_AT_ONCE)) {
-      await pauseAfter(calls)
+      await pauseAfter(calls, part.length)
       const views = await this.#run(index, part, 'holders', 0)
       for (const [i, view] of views.entries()) {
         if (view.more) found.push(...(await this.inspect(part[i] as string)).holders)
@@ -134,24 +134,29 @@ export class Inspector {
     const seen = new Set<string>()
     let cursor = '0'
     do {
-      await pauseAfter(calls)
       const args = [cursor, pattern, String(PAGE)]
       const [next, ...page] = (await this.#transport.run(this.#scripts.list, [index], args)) as Reply[]
       const anew = page.map(text).filter((plain) => !seen.has(plain))
       for (const plain of anew) seen.add(plain)
+      await pauseAfter(calls, anew.length)
       if (anew.length > 0) yield anew
       cursor = text(next)
     } while (cursor !== '0')
   }
 }
 
-/** How many calls a listing has made. */
+/** How many keys a listing has asked for. */
 interface Calls {
-  count: number
+  keys: number
+  sincePause: number
 }
 
-async function pauseAfter(calls: Calls): Promise<void> {
-  if (++calls.count > HURRIED) await new Promise((resolve) => setTimeout(resolve, PAUSE_MS))
+async function pauseAfter(calls: Calls, keys: number): Promise<void> {
+  calls.keys += keys
+  calls.sincePause += keys
+  if (calls.keys < HURRIED || calls.sincePause < KEYS_AT_ONCE) return
+  calls.sincePause = 0
+  await new Promise((resolve) => setTimeout(resolve, PAUSE_MS))
 }
 
 function chunks<T>(items: readonly T[], size: number): T[][] {

@@ -106,6 +106,8 @@ export class Keys {
   #of(key: string): Known {
     let known = this.#known.get(key)
     if (!known) {
+      // It separates names from what is kept of them.
+      if (key.includes('\0')) throw new InvalidOptionError('key', key, 'a text without NUL')
       const plain = this.lead + key
       const slot = this.cluster ? slotOf(plain) : 0
       known = { plain, base: this.#base(plain), slot, index: this.#index(kindOf(key), slot) }

@@ -3,8 +3,7 @@
  *
  * @module
  */
-import { InvalidOptionError, StoreUnavailableError, UnsupportedError } from '../../errors.js'
-import { type Duration, milliseconds } from '../../kit/duration.js'
+import { StoreUnavailableError, UnsupportedError } from '../../errors.js'
 import type {
   Answer,
   Claim,
@@ -21,7 +20,6 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
-import { knownOptions } from '../../util/options.js'
 import type { Adapter, Reply } from '../../clients/redis/adapter.js'
 import {
   answerOf,
@@ -35,47 +33,22 @@ import {
   tooLate,
   wholeMs,
 } from './codec.js'
-import { Eviction } from './eviction.js'
 import { ForeignHolders } from './foreign-holders.js'
 import type { GrantMessage } from './grant-message.js'
 import { regrouped } from './groups.js'
 import { Inspector } from './inspect.js'
 import { type Index, Keys } from './keys.js'
 import { MasterWatch } from './master-watch.js'
+import { type RedisStoreOptions, checkedOptions } from './options.js'
+import { Readiness } from './readiness.js'
 import { Replication } from './replication.js'
 import { type Scripts, type Sources, composeScripts, embedded } from './scripts.js'
-import { ServerClock } from './server-clock.js'
 import { metersOf, termsOf } from './takes.js'
 import { Transport } from './transport.js'
 import { Wakeups } from './wakeups.js'
 
-export interface RedisStoreOptions {
-  /** Stands before every key, so that several applications share one Redis. Default: nothing, `lock:<name>`. */
-  prefix?: string | undefined
-  /** A call that is not answered within this time counts as unknown. Default: `2s`. */
-  timeout?: Duration | undefined
-  /** Lists holders who are not ours as well, found by SCAN for at most 5 % of the time. Default: true. */
-  listForeign?: boolean | undefined
-  /** Grants locks on a server that is evicting keys, and so may drop them without a word. Default: false. */
-  allowEviction?: boolean | undefined
-  /**
-   * A grant counts only once so many replicas have it. If they do not acknowledge it in time, it is released, and the call
-   * fails with `StoreUnavailableError`. Default: 0, replicas are not asked.
-   */
-  replicas?: number | undefined
-  /** How long `replicas` may take to acknowledge a grant. Default: `100ms`. */
-  within?: Duration | undefined
-  /** Declares every key that a script may touch, for servers that insist on it. Not for a cluster. Default: false. */
-  declareKeys?: boolean | undefined
-}
-
-const OPTIONS = ['prefix', 'timeout', 'listForeign', 'allowEviction', 'replicas', 'within', 'declareKeys']
-
 /** One key per claim and the index: a call touches at most 250 keys, and holds the server up for about a millisecond. */
 const MAX_BATCH = 249
-const DAY_MS = 86_400_000
-const HOUR_MS = 3_600_000
-const ANNOUNCE_EVERY_MS = 600_000
 
 /** A lone answer is not in a list. */
 const released = (reply: Reply): Released[] => (Array.isArray(reply) ? reply.map(releasedOf) : [releasedOf(reply)])
@@ -108,13 +81,11 @@ class RedisStore implements Store {
   readonly #wakeups: Wakeups
   readonly #inspector: Inspector
   readonly #foreign: ForeignHolders | undefined
-  readonly #eviction: Eviction | undefined
+  readonly #readiness: Readiness
   readonly #replication: Replication | undefined
   readonly #masters: MasterWatch | undefined
   readonly #declareKeys: boolean
   readonly #closeClient: (() => Promise<unknown>) | undefined
-  /** By the address of the server. */
-  readonly #clocks = new Map<string, ServerClock>()
   readonly #doubters = new Set<(affected?: (key: string) => boolean) => void>()
   #closing: Promise<void> | undefined
 
@@ -124,7 +95,10 @@ class RedisStore implements Store {
     sources: Sources,
     closeClient: (() => Promise<unknown>) | undefined,
   ) {
-    const { prefix, listForeign, allowEviction, replicas, withinMs, timeoutMs, declareKeys } = checked(options, adapter)
+    const { prefix, listForeign, allowEviction, replicas, withinMs, timeoutMs, declareKeys } = checkedOptions(
+      options,
+      adapter,
+    )
     this.timeoutMs = timeoutMs
     this.#adapter = adapter
     this.#closeClient = closeClient
@@ -137,7 +111,8 @@ class RedisStore implements Store {
       anyKey: this.#keys.directory,
       onRecovered: (affected) => this.#doubtServers(affected),
     })
-    this.#eviction = allowEviction ? undefined : new Eviction(adapter, timeoutMs)
+    const shared = { keys: this.#keys, scripts: this.#scripts, transport: this.#transport }
+    this.#readiness = new Readiness(adapter, { ...shared, allowEviction, timeoutMs })
     this.#replication =
       replicas > 0 ? new Replication(adapter, this.#keys, { replicas, withinMs, timeoutMs }) : undefined
     this.#foreign = listForeign ? new ForeignHolders(adapter, this.#keys, timeoutMs / 2) : undefined
@@ -167,7 +142,7 @@ class RedisStore implements Store {
       let longest = 0
       for (const { ttlMs } of part) if (ttlMs > longest) longest = ttlMs
       const now = performance.now()
-      const pending = this.#prepare(index, longest, now)
+      const pending = this.#readiness.prepare(index, longest, now)
       const asked = pending
         ? pending.then(() => this.#askInTime(part, index, atomic, now))
         : this.#ask(part, index, atomic, now)
@@ -179,10 +154,10 @@ class RedisStore implements Store {
   renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
     const ask = async (part: readonly Renewal[], index: Index): Promise<Renewed[]> => {
       const sentAt = performance.now()
-      this.#announce(index, Math.max(...part.map(({ ttlMs }) => ttlMs)), sentAt)
+      this.#readiness.announce(index, Math.max(...part.map(({ ttlMs }) => ttlMs)), sentAt)
       const args = part.flatMap(termsOfRenewal)
       const reply = await this.#transport.run(this.#scripts.renew, this.#named(part, index), args)
-      const heard = (micros: number): void => this.#clockOf(index).heard(micros, sentAt)
+      const heard = (micros: number): void => this.#readiness.clockOf(index).heard(micros, sentAt)
       const answers = answersOf(reply, part.length).map((answer, i) =>
         renewedOf(answer, wholeMs((part[i] as Renewal).ttlMs), heard),
       )
@@ -282,13 +257,7 @@ class RedisStore implements Store {
 
   /** The servers of these slots may be others than before, or know nothing any more. */
   #doubtServers(affected?: (slot: number) => boolean): void {
-    for (const index of this.#keys.indexes) {
-      if (affected && !affected(index.slot)) continue
-      index.warmUntil = index.announcedUntil = 0
-      index.clock = undefined
-    }
-    this.#clocks.clear()
-    this.#eviction?.forget()
+    this.#readiness.forget(affected)
     this.#wakeups.refresh()
     const concerns = affected && this.#adapter.cluster ? (key: string) => affected(this.#keys.slot(key)) : undefined
     for (const listener of [...this.#doubters]) listener(concerns)
@@ -313,7 +282,7 @@ class RedisStore implements Store {
   }
 
   #ask(claims: readonly Claim[], index: Index, atomic: boolean, sentAt: number): Promise<Answer[]> {
-    const clock = this.#clockOf(index)
+    const clock = this.#readiness.clockOf(index)
     const deadline = clock.deadline(sentAt + this.timeoutMs)
     const args = [atomic ? `*${deadline}` : deadline]
     for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOfClaim(claim))
@@ -351,59 +320,17 @@ class RedisStore implements Store {
     atomic: boolean,
     { sentAt, late }: { sentAt: number; late: number },
   ): Promise<Answer[]> {
-    this.#clockOf(index).heard(late, sentAt)
+    this.#readiness.clockOf(index).heard(late, sentAt)
     const now = performance.now()
     if (now - sentAt < this.timeoutMs) return this.#ask(claims, index, atomic, now)
     throw new StoreUnavailableError('redis was asked too late: the request had been under way for too long')
-  }
-
-  /** What has to be settled before the first request, and now and then; undefined, as nearly always, when nothing has. */
-  #prepare(index: Index, ttlMs: number, now: number): Promise<void> | undefined {
-    if (!this.#adapter.ready()) {
-      return this.#transport.whenReady().then(() => this.#prepare(index, ttlMs, performance.now()))
-    }
-    if (now < index.warmUntil && ttlMs <= DAY_MS) return undefined
-    this.#announce(index, ttlMs, now)
-    const address = this.#adapter.addressOf(index.slot)
-    // A request without a deadline may lie in a frozen server, and be granted when whoever sent it is long dead.
-    const heard = this.#clockOf(index).known ? undefined : this.#hearClock(index, now)
-    const judged = address === undefined ? undefined : this.#eviction?.check(address, now)
-    if (heard || judged) return Promise.all([heard, judged]).then(() => {})
-    const dueAt = address === undefined ? undefined : this.#eviction?.dueAt(address)
-    index.warmUntil = Math.min(dueAt ?? index.announcedUntil, index.announcedUntil)
-    return undefined
-  }
-
-  #clockOf(index: Index): ServerClock {
-    if (index.clock) return index.clock
-    const address = this.#adapter.addressOf(index.slot) ?? ''
-    let clock = this.#clocks.get(address)
-    if (!clock) this.#clocks.set(address, (clock = new ServerClock()))
-    index.clock = clock
-    return clock
-  }
-
-  async #hearClock(index: Index, sentAt: number): Promise<void> {
-    const micros = Number(await this.#transport.run(this.#scripts.time, [index.name], []))
-    this.#clockOf(index).heard(micros, sentAt)
-  }
-
-  /** Tells the directory that this index is in use. Only those who list depend on it, so nobody waits for the answer. */
-  #announce(index: Index, ttlMs: number, now: number): void {
-    const neededMs = Math.max(DAY_MS, ttlMs)
-    if (index.announcedUntil > now + neededMs - DAY_MS) return
-    index.announcedUntil = now + neededMs - DAY_MS + ANNOUNCE_EVERY_MS
-    const args = [index.name, String(Math.ceil(neededMs + HOUR_MS))]
-    this.#transport.run(this.#scripts.index, [this.#keys.directory], args).catch(() => {
-      index.announcedUntil = index.warmUntil = 0
-    })
   }
 
   /** What a pushed grant is worth now: it may have lain in a buffer, or its replicas may not have it. */
   #judge(key: string, { owner, token, endMs }: GrantMessage, deliver: (event: StoreEvent) => void): void {
     const index = this.#keys.index(key)
     const judge = (): void => {
-      const ttlMs = this.#clockOf(index).leftMs(endMs, performance.now())
+      const ttlMs = this.#readiness.clockOf(index).leftMs(endMs, performance.now())
       // Over, or nobody knows: to ask costs one request and tells for certain.
       if (token === 0n || ttlMs <= 0) deliver({ type: 'freed', owner })
       else deliver({ type: 'granted', owner, token, ttlMs })
@@ -455,52 +382,24 @@ class RedisStore implements Store {
   ): Promise<O[]> {
     const [first] = items
     if (!first) return Promise.resolve([])
-    const index = this.#keys.index(first.key)
-    if (items.length === 1 || items.every(({ key }) => this.#keys.index(key) === index)) return call(items, index)
+    const index = this.#indexOf(first)
+    const same = items.length === 1 || items.every((item) => this.#indexOf(item) === index)
+    if (same && !(index instanceof Error)) return call(items, index)
     if (together)
       throw new UnsupportedError('redis grants all or none only for keys of one kind and, on a cluster, of one slot')
-    return regrouped(items, ({ key }) => this.#keys.index(key), call, failed)
+    const ask = (part: readonly I[], group: Index | Error): Promise<O[]> => {
+      if (group instanceof Error) throw group
+      return call(part, group)
+    }
+    return regrouped(items, (item) => this.#indexOf(item), ask, failed)
   }
-}
 
-/** The options, with their defaults. */
-interface Checked {
-  prefix: string
-  listForeign: boolean
-  allowEviction: boolean
-  replicas: number
-  declareKeys: boolean
-  timeoutMs: number
-  withinMs: number
-}
-
-function checked(options: RedisStoreOptions, { cluster }: Adapter): Checked {
-  const {
-    prefix = '',
-    timeout = '2s',
-    listForeign = true,
-    allowEviction = false,
-    replicas = 0,
-    within = '100ms',
-    declareKeys = false,
-  } = knownOptions(options, OPTIONS)
-  if (typeof prefix !== 'string' || prefix.includes('\0'))
-    throw new InvalidOptionError('prefix', prefix, 'a text without NUL')
-  if (!Number.isInteger(replicas) || replicas < 0)
-    throw new InvalidOptionError('replicas', replicas, 'a whole number, at least 0')
-  if (declareKeys && cluster)
-    throw new InvalidOptionError(
-      'declareKeys',
-      declareKeys,
-      'false on a cluster, where a slot that moves would refuse every call',
-    )
-  return {
-    prefix,
-    listForeign,
-    allowEviction,
-    replicas,
-    declareKeys,
-    timeoutMs: milliseconds('timeout', timeout, { min: 1, max: 2 ** 31 - 1 }),
-    withinMs: milliseconds('within', within, { min: 1, max: 60_000 }),
+  /** Or why this key cannot be carried. */
+  #indexOf({ key }: { key: string }): Index | Error {
+    try {
+      return this.#keys.index(key)
+    } catch (error) {
+      return error as Error
+    }
   }
 }

@@ -74,7 +74,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     })
     await cluster.masters[2]?.kill()
     const before = await scripts(cluster)
-    const until = performance.now() + 4_000
+    const until = performance.now() + 3_000
     while (performance.now() < until) {
       // As an application would: it goes on asking for what the dead master served.
       await Promise.resolve(store.acquire([claim(`lock:${doomed[0]}`)])).catch(() => {})

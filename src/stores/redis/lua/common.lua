@@ -22,6 +22,8 @@
 -- revoked: channel, plain \0 and then per lease: token (16 digits, 0: unknown) owner \0
 -- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
 local call = redis.call
+-- Lua 5.1 on Redis and Valkey; later versions moved it.
+local unpack = unpack or table.unpack
 local PUBLISH = 'PUBLISH'
 local ALL = 2147483647
 local DAY = 86400000
