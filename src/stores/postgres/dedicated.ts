@@ -21,6 +21,9 @@ export interface Session {
 /** The connection could not be opened, so nothing was sent. */
 export class NotConnectedError extends Error {}
 
+/** Whoever waits for an answer on a connection that broke is told so by then, also where the library forgets it. */
+const BROKEN_MS = 50
+
 /** After a failed attempt, calls fail at once for so long: the caller has another way, which must not wait for this one. */
 const PAUSE_MS = 1_000
 
@@ -48,6 +51,8 @@ export class Dedicated {
   readonly #urgent: Job[] = []
   readonly #others: Job[] = []
   #session: Promise<Session> | undefined
+  /** Fails the call that is out, with its connection. */
+  #fail: (() => void) | undefined
   #busy = false
   #notBefore = 0
   #users = 0
@@ -112,7 +117,10 @@ export class Dedicated {
   #connect(): Promise<Session> {
     if (this.#session) return this.#session
     if (realWorld.now() < this.#notBefore) return Promise.reject(new Error('it could not be opened a moment ago'))
-    const opening = this.#open(() => this.#forget(opening))
+    const opening = this.#open(() => {
+      if (this.#session === opening && this.#fail) realWorld.after(BROKEN_MS, this.#fail)
+      this.#forget(opening)
+    })
     this.#session = opening
     opening.catch(() => {
       this.#notBefore = realWorld.now() + PAUSE_MS
@@ -129,21 +137,31 @@ export class Dedicated {
   #carryOut({ sql, afterwards, timeoutMs, resolve, reject }: Job, session: Session): Promise<boolean> {
     const current = this.#session
     return new Promise((done) => {
-      // A connection into a black hole never answers, and everything else would wait behind it.
-      const cancel = realWorld.after(timeoutMs * 1.5, () => {
+      const fail = (why: string): void => {
+        settled()
         if (current) this.#forget(current)
         void session.end()
-        reject(new Error('the server did not answer'))
+        reject(new Error(why))
         done(false)
-      })
+      }
+      // A connection into a black hole never answers, and everything else would wait behind it.
+      const cancel = realWorld.after(timeoutMs * 1.5, () => fail('the server did not answer'))
+      const broke = (): void => {
+        if (this.#fail === broke) fail('the connection was closed')
+      }
+      const settled = (): void => {
+        cancel()
+        if (this.#fail === broke) this.#fail = undefined
+      }
+      this.#fail = broke
       session.send(sql, afterwards).then(
         (value) => {
-          cancel()
+          settled()
           resolve(value)
-          done(true)
+          done(this.#session === current)
         },
         (error: unknown) => {
-          cancel()
+          settled()
           reject(error)
           done(this.#session === current)
         },

@@ -90,18 +90,55 @@ export async function openSession(client: PgClient, broken: () => void, timeoutM
   client.on('end', lost)
   await connectWithin(client, timeoutMs)
   return {
-    send: (sql, afterwards) =>
-      new Promise((resolve, reject) => {
-        if (over) return reject(new Error('the connection was closed'))
-        const done = (error: unknown, value: string | undefined): void => (error ? reject(error) : resolve(value))
-        const second = (): void => void client.query(new RawQuery([], () => {}))
-        client.query(
-          afterwards === undefined ? new RawQuery([sql], done) : new RawQuery([sql, afterwards], done, second),
-        )
-      }),
+    send: async (sql, afterwards) => {
+      if (over) throw new Error('the connection was closed')
+      try {
+        return await (afterwards === undefined ? sendOne(client, sql) : sendTwo(client, sql, afterwards))
+      } catch (error) {
+        if (!isVerdict(error)) lost()
+        throw error
+      }
+    },
     keepAlive: (on) => (on ? client.ref?.() : client.unref?.()),
     end: () => endSoon(client),
   }
+}
+
+function sendOne(client: PgClient, sql: string): Promise<string | undefined> {
+  return new Promise((resolve, reject) => {
+    client.query(new RawQuery([sql], (error, value) => (error ? reject(error) : resolve(value))))
+  })
+}
+
+/** Settles with the first. If that failed, not before pg is done with it: it warns of a client that is given too many queries. */
+function sendTwo(client: PgClient, sql: string, afterwards: string): Promise<string | undefined> {
+  return new Promise((resolve, reject) => {
+    let failure: unknown
+    let behind = false
+    const fail = (): void => {
+      if (failure !== undefined) reject(failure)
+    }
+    const second = new RawQuery([], fail, fail)
+    const first = new RawQuery(
+      [sql, afterwards],
+      (error, value) => {
+        failure = error
+        if (error === undefined) resolve(value)
+        else if (!behind) fail()
+      },
+      () => {
+        behind = true
+        client.query(second)
+      },
+    )
+    client.query(first)
+  })
+}
+
+/** The server answered, and keeps the connection. After class 08 and 57P it does not. */
+export function isVerdict(error: unknown): boolean {
+  const { code, severity } = error as { code?: unknown; severity?: unknown }
+  return typeof code === 'string' && severity === 'ERROR' && !/^(08|57P)/.test(code)
 }
 
 /** A server that accepts the connection and says nothing would otherwise keep the caller waiting for ever. */

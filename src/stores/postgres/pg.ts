@@ -4,7 +4,7 @@ import { realWorld } from '../../kit/world.js'
 import type { Database, Listening, Subscriber } from './database.js'
 import { type Dedicated, dedicatedOf } from './dedicated.js'
 import { listenOn } from './pg-listener.js'
-import { clientsLike, openSession } from './pg-session.js'
+import { clientsLike, isVerdict, openSession } from './pg-session.js'
 
 /** The few methods of a `pg` Pool that are called. */
 export interface PgPool {
@@ -122,9 +122,3 @@ export class PgDatabase implements Database {
 }
 
 function ignore(): void {}
-
-/** The server answered, and keeps the connection. After class 08 and 57P it does not. */
-export function isVerdict(error: unknown): boolean {
-  const { code, severity } = error as { code?: unknown; severity?: unknown }
-  return typeof code === 'string' && severity === 'ERROR' && !/^(08|57P)/.test(code)
-}

@@ -48,10 +48,10 @@ export class PostgresJsDatabase implements Database {
 
   /** A client like the user's with one connection. */
   dedicated(): Dedicated {
-    return dedicatedOf(this.#sql, async () => openSession(await this.#another()))
+    return dedicatedOf(this.#sql, async (broken) => openSession(await this.#another(broken)))
   }
 
-  async #another(): Promise<OwnSql> {
+  async #another(broken: () => void): Promise<OwnSql> {
     const { default: postgres } = (await import('postgres')) as unknown as { default: (options: object) => OwnSql }
     if (!this.#sql.options) throw new Error('this version of postgres.js does not tell how it connects')
     const { idle_timeout } = this.#sql.options as { idle_timeout?: number | null }
@@ -65,7 +65,8 @@ export class PostgresJsDatabase implements Database {
       // Its own pause grows to 20 s, in which locks run out.
       backoff: () => 0.1,
       onnotice: () => {},
-      onclose: () => {},
+      // It would connect again by itself, but queries that were under way meanwhile may never be answered.
+      onclose: broken,
       // Of this client alone: how often it failed to connect.
       shared: { retries: 0, typeArrayMap: {} },
     })
@@ -120,7 +121,7 @@ interface OwnSql {
   end(options: { timeout: number }): Promise<void>
 }
 
-/** postgres.js writes queries without waiting for the answers to earlier ones, and connects again by itself. */
+/** postgres.js writes queries without waiting for the answers to earlier ones. */
 function openSession(sql: OwnSql): Session {
   return {
     send: (text, afterwards) => {

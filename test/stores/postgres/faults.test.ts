@@ -119,6 +119,25 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     expect(store.name).toBe('postgres')
   })
 
+  test('backends that are terminated again and again cost no lock', async () => {
+    const { locks } = open(library)
+    const lock = await locks.acquire(newName(), { ttl: '4s' })
+    let over = false
+    const work = Array.from({ length: 4 }, async () => {
+      const name = newName()
+      while (!over) await locks.withLock(name, async () => {}).catch(() => {})
+    })
+    for (let i = 0; i < 20; i++) {
+      await new Promise((resolve) => setTimeout(resolve, 200))
+      await terminateAll()
+    }
+    over = true
+    await Promise.all(work)
+    expect(lock.isHeld).toBe(true)
+    await again(() => lock.extend('4s'))
+    expect(await lock.release()).toBe(true)
+  })
+
   test('a hand-over wakes only whoever gets it, however many others wait', async () => {
     await onlyTheNextWakes(
       [1, 2, 3].map(() => open(library).store),
