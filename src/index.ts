@@ -62,6 +62,7 @@ export {
   type HolderView,
   type Lease,
   type Limit,
+  type LimitState,
   type Refusal,
   type Released,
   type Renewal,
