@@ -5,9 +5,10 @@ import { storm } from './storm.js'
 test.each(['redis', 'postgres'] as const)(
   'no key runs twice at once or after its record, and every key ends, on %s',
   async (kind) => {
-    const report = await storm({ kind, servers: 3, keys: 80, atOnce: 20, ttlMs: 2_500, killEveryMs: 2_000 })
+    const report = await storm({ kind, servers: 3, keys: 40, atOnce: 20, ttlMs: 2_500, killEveryMs: 1_500 })
     expect(report).toMatchObject({ overlaps: [], runsAfterRecord: [], differingAnswers: [], unended: [] })
-    expect(report.runs).toBeGreaterThanOrEqual(80)
+    expect(report.runs).toBeGreaterThanOrEqual(40)
     expect(report.kills).toBeGreaterThan(0)
   },
+  180_000,
 )
