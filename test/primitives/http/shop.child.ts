@@ -111,10 +111,13 @@ function answer(response: Outgoing): Send {
 
 const express = load('express') as (() => {
   (request: IncomingMessage, response: ServerResponse): void
+  set(name: string, value: string): void
   use(...handlers: unknown[]): void
   post(path: string, ...handlers: unknown[]): void
 }) & { json(): unknown }
 const app = express()
+// Express prints errors otherwise.
+app.set('env', 'test')
 const charge = (request: IncomingMessage & Body, response: Outgoing): Promise<void> =>
   work(request.body.key, answer(response))
 app.use(express.json(), (_: unknown, response: Outgoing, next: Next) => {
