@@ -25,22 +25,27 @@ export function detachedResponse<Res extends ServerResponse>(response: Res, capt
 function shareConnection(front: ServerResponse, response: ServerResponse, capture: () => ResponseCapture): void {
   const define = (name: string, get: () => unknown): unknown =>
     Object.defineProperty(front, name, { configurable: true, get, set: () => {} })
+  // After a time-out has answered, the handler goes on as if its client were there: what it sends late is recorded.
+  const answeredElsewhere = (): boolean => response.writableEnded && !capture().isSent
   define('headersSent', () => capture().headersSent)
   define('writableEnded', () => capture().ended)
   define('finished', () => capture().ended)
   define('writableFinished', () => capture().ended && response.writableFinished)
   define('socket', () => response.socket)
-  define('destroyed', () => response.destroyed)
+  define('destroyed', () => response.destroyed && !answeredElsewhere())
   for (const name of ['writeContinue', 'writeProcessing', 'writeEarlyHints', 'addTrailers', 'setTimeout'] as const) {
     const forward = (...args: never[]): unknown => (response[name] as (...all: never[]) => unknown)(...args)
     Object.defineProperty(front, name, { configurable: true, writable: true, value: forward })
   }
   const destroy = (error?: Error): ServerResponse => {
     // A connection that somebody else has answered may serve another request by now.
-    if (!response.writableEnded || capture().isLive) response.destroy(error)
-    else front.emit('close')
+    if (answeredElsewhere()) front.emit('close')
+    else response.destroy(error)
     return front
   }
   Object.defineProperty(front, 'destroy', { configurable: true, writable: true, value: destroy })
-  for (const event of ['drain', 'close'] as const) response.on(event, () => front.emit(event))
+  response.on('drain', () => front.emit('drain'))
+  response.on('close', () => {
+    if (!answeredElsewhere()) front.emit('close')
+  })
 }

@@ -19,6 +19,7 @@ export interface FastifyWholeReply {
   statusCode: number
   sent: boolean
   raw: { statusMessage: string; destroyed: boolean; once(event: 'close', listener: () => void): unknown }
+  hijack(): unknown
   code(status: number): unknown
   header(name: string, value: string | string[]): unknown
   send(body: unknown): unknown
@@ -37,6 +38,9 @@ export type FastifyPlugin = (app: FastifyApp, options: unknown, done: () => void
 /** A request that is being served, until its response ends. */
 type Runs = WeakMap<object, IdempotentRun>
 
+/** What became of the first response that was sent. */
+type Sent = 'under way' | 'recorded' | 'not recorded'
+
 /**
  * A plugin for Fastify: requests with the same `Idempotency-Key` are served once, and a repetition gets the same response.
  * Register it (with `await`) where it should apply, before the routes: a key is then in progress for as long as the handler
@@ -53,6 +57,7 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
 ): FastifyPlugin {
   const idempotency = new Idempotency<[Req, Rep]>(locks, options)
   const runs: Runs = new WeakMap()
+  const sent = new WeakMap<object, Sent>()
 
   const plugin: FastifyPlugin = (app, _, done) => {
     const on = (name: string, hook: (...args: [Req, Rep, unknown]) => unknown): unknown =>
@@ -67,9 +72,18 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
     })
     on('onSend', async (request, reply, payload) => {
       const run = runs.get(request)
+      const before = sent.get(request)
       if (!run) return payload
-      runs.delete(request)
-      return send(run, idempotency.maxBytes, reply, payload)
+      if (before !== undefined) return sendAgain(run, before, reply, payload)
+      sent.set(request, 'under way')
+      try {
+        const result = await send(run, idempotency.maxBytes, reply, payload)
+        sent.set(request, result.recorded ? 'recorded' : 'not recorded')
+        return result.payload
+      } catch (error) {
+        sent.set(request, 'not recorded')
+        throw error
+      }
     })
     done()
   }
@@ -104,8 +118,7 @@ function keyedRequest<Req extends FastifyKeyedRequest, Rep extends FastifyWholeR
 }
 
 async function begin(runs: Runs, run: IdempotentRun, request: object, reply: FastifyWholeReply): Promise<unknown> {
-  if (reply.sent || reply.raw.destroyed) {
-    // Answered while the store was asked: nothing has begun, and nothing should.
+  if (isOver(reply)) {
     await run.release()
     return reply
   }
@@ -115,8 +128,15 @@ async function begin(runs: Runs, run: IdempotentRun, request: object, reply: Fas
   return undefined
 }
 
+/** Answered or left while the store was asked: nothing has begun, and nothing should. */
+function isOver(reply: FastifyWholeReply): boolean {
+  // Fastify would go on to the handler although the client is gone and the hook returned the reply.
+  if (!reply.sent && reply.raw.destroyed) reply.hijack()
+  return reply.sent
+}
+
 function replyWith(reply: FastifyWholeReply, { response }: Extract<Verdict, { kind: 'answer' }>): unknown {
-  if (reply.sent || reply.raw.destroyed) return reply
+  if (isOver(reply)) return reply
   const { status, message, headers, body } = response
   reply.code(status)
   if (message !== '') reply.raw.statusMessage = message
@@ -127,19 +147,61 @@ function replyWith(reply: FastifyWholeReply, { response }: Extract<Verdict, { ki
   return reply
 }
 
-async function send(run: IdempotentRun, maxBytes: number, reply: FastifyWholeReply, sent: unknown): Promise<unknown> {
+/**
+ * A time-out and the handler may both send while the first of them waits for the store. The first counts; a second one must
+ * not reach the client as a success that nobody recorded.
+ */
+function sendAgain(run: IdempotentRun, before: Sent, reply: FastifyWholeReply, payload: unknown): unknown {
+  if (before === 'under way') {
+    discard(payload)
+    return new Promise(() => {})
+  }
+  // The answer to an error in a hook behind this one.
+  if (before === 'recorded' || !run.recordable(reply.statusCode)) return payload
+  throw new Error('the request was answered before, and this response cannot be recorded')
+}
+
+async function send(
+  run: IdempotentRun,
+  maxBytes: number,
+  reply: FastifyWholeReply,
+  sent: unknown,
+): Promise<{ recorded: boolean; payload: unknown }> {
   const payload = unwrap(sent, reply)
   const head: Head = { status: reply.statusCode, message: reply.raw.statusMessage ?? '', headers: headersOf(reply) }
   if (!run.recordable(head.status)) {
     await run.unrecorded(head.status)
-    return payload
+    setHead(reply, head)
+    return { recorded: false, payload }
   }
-  if (isStream(payload)) return Readable.from(recorded(run, maxBytes, head, payload), { objectMode: false })
+  if (isStream(payload)) {
+    const stream = Readable.from(recorded(run, maxBytes, head, payload), { objectMode: false })
+    // A stream that is destroyed before anybody read it has not begun with its source, and would leave it open.
+    stream.once('close', () => discard(payload))
+    return { recorded: true, payload: stream }
+  }
   const body = typeof payload === 'string' ? Buffer.from(payload) : (payload as Uint8Array | null | undefined)
   const bytes = body ?? new Uint8Array()
   // Sent when it has been recorded: what could not be recorded must not look as if it had been.
   await run.record({ ...head, body: bytes.byteLength > maxBytes ? undefined : bytes })
-  return payload
+  setHead(reply, head)
+  return { recorded: true, payload }
+}
+
+function discard(payload: unknown): void {
+  if (!isStream(payload)) return
+  const { destroy, cancel, locked } = payload as Partial<Readable & WebStream>
+  if (destroy) destroy.call(payload)
+  else if (cancel && !locked) cancel.call(payload as WebStream).catch(() => {})
+}
+
+/** As it was recorded: somebody else may have set another status while the store was asked. */
+function setHead(reply: FastifyWholeReply, { status, headers }: Head): void {
+  reply.code(status)
+  for (const [name, value] of groupHeaders(headers)) {
+    // Fastify adds cookies to those that are there.
+    if (name.toLowerCase() !== 'set-cookie') reply.header(name, value)
+  }
 }
 
 /** A `Response` as payload carries a head of its own, which Fastify would apply after this hook. */

@@ -9,11 +9,14 @@ import { PROBLEM_TYPE, problemBody } from './problem.js'
 import type { Head } from './recorded-response.js'
 import { headOf, ResponseCapture } from './response-capture.js'
 
+/** How a handler passes on a request or an error. */
+export type NodeNext = (error?: unknown) => void
+
 /** A handler of Express 4 and 5, or of `node:http`. */
 export type NodeHandler<Req extends NodeRequest, Res extends ServerResponse> = (
   request: Req,
   response: Res,
-  next: (error?: unknown) => void,
+  next: NodeNext,
 ) => unknown
 
 /**
@@ -33,7 +36,7 @@ export function idempotentHandler<Req extends NodeRequest, Res extends ServerRes
   locks: Locks,
   handler: NodeHandler<Req, Res>,
   options: IdempotencyOptions<[Req, Res]>,
-): (request: Req, response: Res, next?: (error?: unknown) => void) => Promise<void> {
+): (request: Req, response: Res, next?: NodeNext) => Promise<void> {
   const idempotency = new Idempotency<[Req, Res]>(locks, options)
   if (typeof handler !== 'function') throw new InvalidOptionError('handler', handler, 'a function')
   return async (request, response, next) => {
@@ -59,14 +62,14 @@ class Serving<Req extends NodeRequest, Res extends ServerResponse> {
   readonly #run: IdempotentRun
   readonly #response: Res
   readonly #front: Res
-  readonly #next: ((error?: unknown) => void) | undefined
+  readonly #next: NodeNext | undefined
   readonly #capture: ResponseCapture
   readonly #before: Head
   /** Resolves when the response of the handler has been sent, as far as it can be. */
   #sent: Promise<void> | undefined
   #passedOn = false
 
-  constructor(run: IdempotentRun, maxBytes: number, response: Res, next: ((error?: unknown) => void) | undefined) {
+  constructor(run: IdempotentRun, maxBytes: number, response: Res, next: NodeNext | undefined) {
     this.#run = run
     this.#response = response
     this.#next = next
@@ -154,7 +157,7 @@ function isPromise(value: unknown): value is Promise<unknown> {
 }
 
 /** Where there is no `next`, the client is told that it failed, and the caller of the handler gets what is its own. */
-function tell(error: unknown, response: ServerResponse, next: ((error?: unknown) => void) | undefined): void {
+function tell(error: unknown, response: ServerResponse, next: NodeNext | undefined): void {
   if (next) return next(error)
   answerError(error, response)
   // An outage of the store is no error of the handler, and must not end a process that has no listener for rejections.

@@ -69,10 +69,15 @@ export class IdempotentRun {
   follow(handler: Promise<unknown>): void {
     this.#handler = handler
     this.#handlerRuns = true
+    const abandoned = this.#linger !== undefined
+    clearTimeout(this.#linger)
+    this.#linger = undefined
     const ended = (): void => {
       this.#handlerRuns = false
     }
     handler.then(ended, ended)
+    // The client left before the handler began, and it runs all the same.
+    if (abandoned) this.abandon()
   }
 
   /** Resolves when the response is recorded. Rejects if it could not be, and must then not be sent as if it had been. */

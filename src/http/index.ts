@@ -13,7 +13,7 @@ export {
   idempotentFastify,
 } from './idempotent-fastify.js'
 export { idempotentFetch } from './idempotent-fetch.js'
-export { idempotentHandler, type NodeHandler } from './idempotent-handler.js'
+export { idempotentHandler, type NodeHandler, type NodeNext } from './idempotent-handler.js'
 export type { NodeMiddleware, NodeRequest } from './node-request.js'
 export {
   type FastifyReplyLike,
@@ -25,9 +25,9 @@ export {
 } from './rate-limit.js'
 export { rateLimitHeaders } from './rate-limit-headers.js'
 export {
-  type FastifyCallback,
   expressRateLimitStore,
   type ExpressRateLimitStore,
+  type FastifyRateLimitCallback,
   type FastifyRateLimitParams,
   type FastifyRateLimitStore,
   fastifyRateLimitStore,

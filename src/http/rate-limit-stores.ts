@@ -88,13 +88,13 @@ export interface FastifyRateLimitParams {
   routeInfo?: { method?: string | string[]; url?: string }
 }
 
-/** How `@fastify/rate-limit` is answered. */
-export type FastifyCallback = (error: Error | null, result?: { current: number; ttl: number }) => void
+/** How `@fastify/rate-limit` hears of a count. */
+export type FastifyRateLimitCallback = (error: Error | null, result?: { current: number; ttl: number }) => void
 
 /** What `@fastify/rate-limit` asks of a store. */
 export interface FastifyRateLimitStore {
-  incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void
-  read(key: string, callback: FastifyCallback, timeWindow: number, max: number): void
+  incr(key: string, callback: FastifyRateLimitCallback, timeWindow: number, max: number): void
+  read(key: string, callback: FastifyRateLimitCallback, timeWindow: number, max: number): void
   child(params: FastifyRateLimitParams): FastifyRateLimitStore
 }
 
@@ -131,11 +131,11 @@ class FastifyCounts implements FastifyRateLimitStore {
     this.#prefix = prefix
   }
 
-  incr(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
+  incr(key: string, callback: FastifyRateLimitCallback, timeWindow: number, max: number): void {
     this.#count(key, 1, timeWindow, max, callback)
   }
 
-  read(key: string, callback: FastifyCallback, timeWindow: number, max: number): void {
+  read(key: string, callback: FastifyRateLimitCallback, timeWindow: number, max: number): void {
     this.#count(key, 0, timeWindow, max, callback)
   }
 
@@ -145,7 +145,7 @@ class FastifyCounts implements FastifyRateLimitStore {
     return new FastifyCounts(this.#take, params, `${[method].flat().join()}${url}-`)
   }
 
-  #count(key: string, cost: number, timeWindow: number, max: number, callback: FastifyCallback): void {
+  #count(key: string, cost: number, timeWindow: number, max: number, callback: FastifyRateLimitCallback): void {
     const { continueExceeding, exponentialBackoff } = this.#params
     const limit = counter(max, timeWindow)
     if (continueExceeding || exponentialBackoff) {

@@ -68,6 +68,11 @@ export class ResponseCapture {
     return this.#live
   }
 
+  /** Something of it went to the client, or is about to. */
+  get isSent(): boolean {
+    return this.#live || this.#state === 'open'
+  }
+
   writeHead(status: number, rest: readonly unknown[]): void {
     if (this.#headWritten || this.#state !== 'holding') throw headersSent('write')
     this.#front.statusCode = status

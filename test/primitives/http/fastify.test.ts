@@ -101,33 +101,32 @@ test('the pieces of a stream arrive as they come, and a stream that breaks frees
 
 test('after a time-out or a client that left, the key is in progress for as long as the handler runs', async () => {
   const app = make()
-  let runs = 0
-  let work = gate()
-  await app.register(idempotentFastify(createLocks(memory(), { ttl: '150ms' }), shared))
-  app.post('/', async (_, reply) => {
-    if (++runs % 2 === 0) return 'served'
-    setTimeout(() => {
-      if (!reply.raw.headersSent && !reply.raw.destroyed) reply.code(503).send('timed out')
-    }, 30)
-    await work.opened
+  const runs = new Map<string, number>()
+  const gone = new AbortController()
+  const work = { timeout: gate(), left: gate() }
+  await app.register(idempotentFastify(createLocks(memory(), { ttl: '1s' }), shared))
+  const handler = (key: 'timeout' | 'left') => async (_: object, reply: Reply) => {
+    runs.set(key, (runs.get(key) ?? 0) + 1)
+    if (runs.get(key) === 2) return 'served'
+    if (key === 'timeout') reply.code(503).send('timed out')
+    else gone.abort()
+    await work[key].opened
     return undefined
-  })
-  const url = await start(app)
-  const blocked = async (): Promise<void> => {
-    for (const end = Date.now() + 400; Date.now() < end; ) expect((await post(url, 'k')).status).toBe(409)
-    work.open()
-    await post(url, 'k')
   }
-  expect((await post(url, 'k')).status).toBe(503)
-  await blocked()
-  await until('it is served', async () => (await post(url, 'k')).text === 'served')
-  work = gate()
-  const key = { headers: { 'idempotency-key': 'other' } }
-  await expect(post(url, 'k', { ...key, signal: AbortSignal.timeout(10) })).rejects.toThrow()
-  for (const end = Date.now() + 400; Date.now() < end; ) expect((await post(url, 'other')).status).toBe(409)
-  work.open()
-  await until('the other is served', async () => (await post(url, 'other')).text === 'served')
-  expect(runs).toBe(4)
+  app.post('/timeout', handler('timeout'))
+  app.post('/left', handler('left'))
+  const url = await start(app)
+  expect((await post(`${url}/timeout`, 'timeout')).status).toBe(503)
+  await expect(post(`${url}/left`, 'left', { signal: gone.signal })).rejects.toThrow()
+  for (const end = Date.now() + 1_500; Date.now() < end; ) {
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    for (const key of ['timeout', 'left']) expect((await post(`${url}/${key}`, key)).status).toBe(409)
+  }
+  for (const key of ['timeout', 'left'] as const) {
+    work[key].open()
+    await until('it is served', async () => (await post(`${url}/${key}`, key)).text === 'served')
+    expect(runs.get(key)).toBe(2)
+  }
 })
 
 test('routes that were there before the plugin are served once too', async () => {
@@ -137,4 +136,67 @@ test('routes that were there before the plugin are served once too', async () =>
   void app.register(idempotentFastify(createLocks(memory()), shared))
   const url = await start(app)
   expect([(await post(url, 'k')).text, (await post(url, 'k')).text]).toEqual(['run 1', 'run 1'])
+})
+
+test('of two answers at the same moment the first counts, and no success passes that was not recorded', async () => {
+  const app = make()
+  let runs = 0
+  await app.register(idempotentFastify(createLocks(memory(), { ttl: '200ms' }), shared))
+  app.post('/failed-first', async (_, reply) => {
+    reply.code(503).send('timed out')
+    reply.code(201).send(`run ${++runs}`)
+    return reply
+  })
+  app.post('/served-first', async (_, reply) => {
+    reply.code(201).send(`run ${++runs}`)
+    reply.code(503).send('timed out')
+    return reply
+  })
+  const url = await start(app)
+  expect(await post(`${url}/failed-first`, 'f')).toMatchObject({ status: 503, text: 'timed out' })
+  expect(await post(`${url}/served-first`, 's')).toMatchObject({ status: 201, text: 'run 2', replayed: false })
+  expect(await post(`${url}/served-first`, 's')).toMatchObject({ status: 201, text: 'run 2', replayed: true })
+})
+
+test('an error in a hook behind it is answered, and the record stays', async () => {
+  const app = make()
+  let runs = 0
+  await app.register(idempotentFastify(createLocks(memory()), shared))
+  const onSend = async (): Promise<void> => {
+    if (runs++ === 0) throw new Error('late')
+  }
+  ;(app.post as (path: string, options: object, handler: () => unknown) => void)('/', { onSend }, async () => 'served')
+  const url = await start(app)
+  expect((await post(url, 'k')).status).toBe(500)
+  expect(await post(url, 'k')).toMatchObject({ status: 200, text: 'served', replayed: true })
+})
+
+test('a client that left while its request waited for the key runs nothing, whatever it would have been told', async () => {
+  const app = make()
+  const locks = createLocks(memory())
+  const runs: string[] = []
+  const work = gate()
+  await app.register(idempotentFastify(locks, { ...shared, wait: '10s' }))
+  app.post('/:key', async (request, reply) => {
+    const { key } = (request as { params: { key: string } }).params
+    runs.push(key)
+    await work.opened
+    return reply.code(key === 'failed' ? 500 : 201).send('answered')
+  })
+  const url = await start(app)
+  for (const key of ['failed', 'served']) {
+    const first = post(`${url}/${key}`, key)
+    await until('it runs', () => runs.includes(key))
+    const gone = new AbortController()
+    const second = post(`${url}/${key}`, key, { signal: gone.signal })
+    const name = async (): Promise<boolean> =>
+      (await locks.holders('http:', { kind: 'run-once' })).some(({ waiting }) => waiting)
+    await until('the second waits', name)
+    gone.abort()
+    await expect(second).rejects.toThrow()
+    if (key === 'served') work.open()
+    void first.catch(() => {})
+  }
+  await new Promise((resolve) => setTimeout(resolve, 200))
+  expect(runs).toEqual(['failed', 'served'])
 })

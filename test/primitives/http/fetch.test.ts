@@ -77,7 +77,7 @@ test('a caller that gives up does not end the run: the next gets what it returne
   const work = gate()
   let runs = 0
   const handler = idempotentFetch(
-    createLocks(memory(), { ttl: '100ms' }),
+    createLocks(memory(), { ttl: '1s' }),
     async () => {
       runs++
       await work.opened
@@ -87,9 +87,9 @@ test('a caller that gives up does not end the run: the next gets what it returne
   )
   const late = new Promise<Response>((resolve) => setTimeout(() => resolve(new Response('', { status: 503 })), 20))
   expect((await Promise.race([handler(ask('k')), late])).status).toBe(503)
-  for (const end = Date.now() + 300; Date.now() < end; ) {
+  for (const end = Date.now() + 1_500; Date.now() < end; ) {
     expect((await handler(ask('k'))).status).toBe(409)
-    await new Promise((resolve) => setTimeout(resolve, 5))
+    await new Promise((resolve) => setTimeout(resolve, 20))
   }
   work.open()
   await until('it is recorded', async () => (await handler(ask('k'))).status === 201)
