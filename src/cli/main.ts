@@ -12,6 +12,7 @@ import {
 } from '../errors.js'
 import { type Command, Input, type Program, UsageError } from './command.js'
 import { exitCode } from './exit-codes.js'
+import { leavePid1ToShell } from './init.js'
 import { type Output, flushed, print, say } from './output.js'
 import { unknownWord } from './unknown.js'
 import { redact } from '../util/redact.js'
@@ -117,4 +118,5 @@ async function exit(code: number): Promise<never> {
 }
 
 process.on('uncaughtException', fail)
+leavePid1ToShell()
 main(process.argv.slice(2)).then(exit, fail)

@@ -67,7 +67,8 @@ export function jobIsAlive(job: Job): boolean {
  * of it is alive. To be called again until then: what is being forked just now is found the next time.
  */
 export function killJob(job: Job): boolean {
-  if (job.ownSession) send(-job.pid, 'SIGKILL')
+  // The session first: reading the environment of every process takes time that the lock may not have.
+  if (job.ownSession) signalAll(job, sessionMembers(job), 'SIGKILL')
   const alive = twice(() => membersOf(job))
   signalAll(job, alive, 'SIGKILL')
   return alive.length === 0
