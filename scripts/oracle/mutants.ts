@@ -96,10 +96,10 @@ const postgres: readonly Mutant[] = [
   {
     store: 'postgres',
     name: 'a lock is one of one, beside readers that are one of all',
-    file: SQL,
-    find: 'and s.held + v_head.weight <= v_head.capacity and v_served',
+    file: 'stores/postgres/store.ts',
+    find: '      sqlInteger(weight),\n      sqlInteger(capacity),',
     replace:
-      'and (case when s.held >= 2147483647 then 1 else s.held end) + (case when v_head.weight = v_head.capacity then 1 else v_head.weight end) <= (case when v_head.weight = v_head.capacity then 1 else v_head.capacity end) and v_served',
+      '      sqlInteger(weight === capacity ? 1 : weight),\n      sqlInteger(weight === capacity ? 1 : capacity),',
     campaign: 'shared',
   },
   {

@@ -24,6 +24,8 @@ const COURTESY_MS = 25
 const COURTEOUS_FROM_MS = 10 * COURTESY_MS
 /** How long one request may stay open inside the server. */
 const BLOCK_MS = 5_000
+/** The same for a waiter that seeks a record. */
+const SEEK_BLOCK_MS = 500
 /** How long a request that was kept open may take to be answered once it is ended. */
 const LAST_CALL_MS = 500
 /** A pushed grant is used as it is if this share of its time is certain to be left; otherwise the store is asked again. */
@@ -160,7 +162,7 @@ export class Acquisition extends Timed {
     if (store.blocks) {
       const left = this.#since + this.ask.waitMs - world.now()
       // A grant counts from when its request was sent: one that stayed open for longer than the ttl would be stale.
-      this.#claim.blockMs = Math.max(Math.min(BLOCK_MS, left, this.ask.ttlMs / 2), 0)
+      this.#claim.blockMs = Math.max(Math.min(this.#mostOpenMs(), left, this.ask.ttlMs / 2), 0)
     }
     const sentAt = world.now()
     if (this.#ordered) {
@@ -177,6 +179,12 @@ export class Acquisition extends Timed {
       if (isThenable(answer)) void answer.then((settled) => this.#answered(settled, sentAt, wasArmed))
       else this.#answered(answer, sentAt, wasArmed)
     } else courier.ask(this.#claim, (answer) => this.#answered(answer, sentAt, wasArmed), this.#late)
+  }
+
+  /** A waiter that seeks a record sees it only in a refusal: its first request only looks, and later ones do not stay open for long. */
+  #mostOpenMs(): number {
+    if (!this.ask.onRefusal) return BLOCK_MS
+    return this.#refusals === 0 ? 0 : SEEK_BLOCK_MS
   }
 
   /** The answer to a request that was answered as unknown long ago. */

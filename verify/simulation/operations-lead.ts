@@ -30,7 +30,8 @@ export async function election(actor: Actor, op: ElectionOperation): Promise<voi
     wait = actor.asks(`election:${op.name}`, op.name, Number.POSITIVE_INFINITY, { exclusive: true })
   }
   try {
-    await campaign.run(work, { signal: stop.signal })
+    // The real process must be able to end, whatever becomes of a simulated one.
+    await campaign.run(work, { signal: stop.signal, unref: true })
   } catch (error) {
     const closed = actor.closing && (error as { code?: string }).code === 'CLOSED'
     if (!closed) actor.judge.accuse('wrong error', `${actor.label} election: ${String(error)}`)

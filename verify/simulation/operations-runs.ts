@@ -76,7 +76,7 @@ export async function schedule(actor: Actor, op: ScheduleOperation): Promise<voi
     // The wait for the job that calls it must end.
     if (op.stopsItself) await running.stop()
   }
-  const running = actor.locks.schedule(op.name, op.cron, job, { ttl: op.ttl, ...op.options })
+  const running = actor.locks.schedule(op.name, op.cron, job, { ttl: op.ttl, unref: true, ...op.options })
   for (const event of ['started', 'elsewhere', 'skipped', 'missed', 'lost', 'error'] as const) {
     running.on(event, (facts) => {
       const { tick, first } = facts as { tick: Date | undefined; first?: Date }

@@ -69,7 +69,10 @@ export function install(): void {
     if (!judging) throw error
     judging.judge.accuse('unhandled rejection', String(error))
   })
-  process.on('warning', (warning) => judging?.judge.accuse('warning', String(warning)))
+  process.on('warning', (warning) => {
+    // Leases of 60 ms are here on purpose.
+    if (!warning.message.startsWith('ttl: ')) judging?.judge.accuse('warning', String(warning))
+  })
 }
 
 function outside(): never {

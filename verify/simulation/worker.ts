@@ -51,7 +51,7 @@ function search(): void {
   const { user, system } = process.cpuUsage()
   report.cpuMs = (user + system) / 1_000
   report.digest = hash.digest('hex')
-  process.send?.(report, () => process.disconnect?.())
+  process.send?.(report, () => process.exit())
 }
 
 function show(): void {
