@@ -269,8 +269,11 @@ export class Acquisition extends Timed {
     this.#preallocated ??= this.#engine.preallocate(this.ask)
     this.#notGrantedAt(sentAt, answer.newest)
     this.#mayHold = store.features.line || store.blocks === true
-    if (this.ask.onRefusal?.(answer)) this.fail(new WaitEnded())
-    else if (this.#calledBack) this.due()
+    if (this.ask.onRefusal?.(answer)) {
+      this.fail(new WaitEnded())
+      // Others of this process seek the same record, and need not ask for it one after the other.
+      for (const each of this.#queue) each.seeRefusal(answer)
+    } else if (this.#calledBack) this.due()
     else if (!store.features.line) return
     else if (this.#claim.placeMs !== undefined) queueHeartbeat.add(this)
     else {
@@ -278,6 +281,11 @@ export class Acquisition extends Timed {
       this.#claim.placeMs = QUEUE_MS
       this.#notified = true
     }
+  }
+
+  /** What another acquisition of this process was told. */
+  seeRefusal(answer: Refusal): void {
+    if (!this.settled && this.ask.onRefusal?.(answer)) this.fail(new WaitEnded())
   }
 
   #notGrantedAt(sentAt: number, newest: bigint | undefined): void {

@@ -59,6 +59,8 @@ export class Lease extends Timed {
   #askedUntil: number = Number.NEGATIVE_INFINITY
   /** More time was asked for and not given yet: the next attempt asks again, also without `autoRenew`. */
   #wantsMore = false
+  /** It was handed off for a short time, and has not got its ttl yet. */
+  #provisional = false
   /** `extend` made it shorter than what the store was told, and the store never shortens: then until when it is kept there. */
   #storedUntil: number | undefined = undefined
   /** `extend` made it shorter at this moment: the answer to a renewal that was sent before must not make it longer again. */
@@ -83,7 +85,7 @@ export class Lease extends Timed {
     const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
     this.deadline = Math.min(until, this.holdUntil)
     this.#askedUntil = grant.provisional ? until : sentAt + this.ask.ttlMs
-    this.#wantsMore = grant.provisional === true
+    this.#wantsMore = this.#provisional = grant.provisional === true
     // No timer is set yet where somebody has just been handed it: first, whoever waited goes on.
     if (this.#wantsMore) this.engine.beats.park(this)
     else this.#schedule(sentAt)
@@ -272,6 +274,7 @@ export class Lease extends Timed {
       if (this.#renewing) this.engine.beats.set(this, shorter, Number.POSITIVE_INFINITY)
     }
     this.ttlMs = ttlMs
+    this.#provisional = false
     const renewed = await this.renew()
     this.assertHeld()
     if (renewed.outcome === 'unknown') {
@@ -342,7 +345,9 @@ export class Lease extends Timed {
     const { world, courier, beats } = this.engine
     const sentAt = world.now()
     const prolong = this.autoRenew || this.#wantsMore
-    const until = prolong ? Math.min(sentAt + this.ttlMs, this.holdUntil) : this.deadline
+    let until = prolong ? Math.min(sentAt + this.ttlMs, this.holdUntil) : this.deadline
+    // Without renewals it ends when its ttl has passed, counted from when it was handed off.
+    if (this.#provisional && !this.autoRenew) until = Math.min(until, this.acquiredAt + this.ttlMs)
     const ttlMs = Math.max(Math.ceil(until - sentAt), 1)
     // While the answer is out, only the deadline counts.
     beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
@@ -357,7 +362,7 @@ export class Lease extends Timed {
       this.#failures = 0
       const until = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
       if (prolong) this.deadline = sentAt < this.#shortenedAt ? Math.min(until, this.deadline) : until
-      this.#wantsMore = false
+      this.#wantsMore = this.#provisional = false
       if (this.#storedUntil !== undefined && this.#storedUntil <= this.deadline) this.#storedUntil = undefined
       this.#schedule(sentAt)
       this.engine.events.emit('renewed', () => this.facts())

@@ -27,8 +27,9 @@ export class Slots {
   }
 
   /** One attempt at each, from a random one on: null when all are taken. */
-  async tryAcquire(ask: Ask): Promise<Lock | null> {
+  async tryAcquire(given: Ask): Promise<Lock | null> {
     const first = this.#any()
+    const ask = { ...given, since: given.since ?? this.#engine.world.now() }
     for (let i = 0; i < this.#permits; i++) {
       const lock = await this.#engine.tryAcquire(this.#slot(ask, (first + i) % this.#permits))
       if (lock) return lock

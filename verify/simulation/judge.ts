@@ -176,6 +176,8 @@ export class Judge implements Witness {
 
   /** First come, first served: within an instance, and between those who were first in theirs. `slackMs`: on the way. */
   compareTurns(slackMs: number): void {
+    // Who was cut off before it knew of its turn asks again behind the others.
+    if (this.actors.some((actor) => actor.takenAt.length > 0)) return
     const granted = this.waits.filter((wait) => wait.inTurn && wait.exclusive && wait.granted !== undefined)
     for (const early of granted) {
       for (const late of granted) {

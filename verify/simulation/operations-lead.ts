@@ -78,7 +78,9 @@ export async function limiter(actor: Actor, op: LimiterOperation): Promise<void>
     const result = op.waits
       ? await limited.wait(op.key, { signal: stop.signal, cost: op.cost })
       : await limited.take(op.key, op.cost)
-    if (result.allowed) judge.allowances.took(op.key, op.cost, op.rule, asked, process.local)
+    // A take that was decided long ago may be answered late, also to the next one who waits.
+    const decided = actor.undisturbed(asked) ? asked : asked - actor.shape.timeoutMs
+    if (result.allowed) judge.allowances.took(op.key, op.cost, op.rule, decided, process.local)
     else if (op.waits) judge.accuse('wrong error', `${actor.label} limiter: waited for nothing`)
   } catch (error) {
     const { code, message } = error as { code?: string; message?: string }

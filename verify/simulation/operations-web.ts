@@ -94,7 +94,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
       }
       await locks.withLock(op.name, work, options)
       // Nothing could renew it meanwhile, and nobody could see that the time had not passed.
-      if (pause > 2 * Math.max(longest, op.extend ?? 0) + op.hold) {
+      if (pause > 2 * (actor.longestTtl.get(op.name) ?? 0) + op.hold) {
         judge.accuse(
           'resolved without lock',
           `${actor.label} DistributedLock.withLock, after a pause of ${Math.round(pause)} ms`,
