@@ -12,6 +12,9 @@ const PATIENT = [
   'test/stores/postgres/campaigns.test.ts',
   'test/stores/postgres-advisory/{history,losses}.test.ts',
   'test/stores/redis/sentinel.test.ts',
+  'test/stores/redis/{cluster-faults,listening,replicas}.test.ts',
+  'test/primitives/http/storm.test.ts',
+  'test/primitives/election/processes.test.ts',
 ]
 
 /** Short files with long suites behind them: on a fresh clone, without timings, the shortest files would come last. */

@@ -58,8 +58,8 @@ export const MUTANTS: readonly Mutant[] = [
     edits: [
       {
         file: LEASE,
-        find: 'const reason = this.loss ?? this.takenBack ?? this.#releasedReason() ?? this.engine.closingReason',
-        replace: 'const reason = this.loss ?? this.engine.closingReason',
+        find: 'if (this.released && !this.takenBack) return this.#releasedSignal()',
+        replace: '',
       },
     ],
   },
@@ -326,7 +326,7 @@ export const MUTANTS: readonly Mutant[] = [
     rules: ['record not found', 'runs again', 'two results'],
     edits: [
       {
-        file: 'primitives/once.ts',
+        file: 'primitives/run-once.ts',
         find: '    record = recordIn(blocker?.value)\n',
         replace: '',
       },
