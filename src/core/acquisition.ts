@@ -243,7 +243,8 @@ export class Acquisition extends Timed {
     } else {
       // A request that was kept open may be granted when most of the time counted from its sending is over: renew soon.
       const provisional = this.#remaining(ttlMs, sentAt) < ttlMs * ENOUGH_LEFT
-      this.#lock = this.#engine.hold(this.ask, { ...answer, provisional }, sentAt, this.#since)
+      const given = provisional ? { ...answer, provisional } : answer
+      this.#lock = this.#engine.hold(this.ask, given, sentAt, this.#since)
       this.#settle('granted')
       this.#resolve(this.#lock)
       if (provisional) leaseOf(this.#lock).confirmSoon()
