@@ -326,7 +326,8 @@ export class Acquisition extends Timed {
     if (ahead > 0) return
     // The one before us is gone, and nobody may have told us: from now on it is ours to ask, when a lease has ended.
     if (!wasFirst || !blockedMs) this.notify()
-    else if (!this.#refusal?.blocker?.foreign && this.#queue.armed) this.#wait(blockedMs + 1)
+    // A waiter that seeks a record has to ask for it now and then: its holder may keep the key for days.
+    else if (!this.ask.onRefusal && !this.#refusal?.blocker?.foreign && this.#queue.armed) this.#wait(blockedMs + 1)
   }
 
   /** The push was lost. The store said that it is ours, with so much left. */

@@ -1,3 +1,4 @@
+import { driftOf } from '../core/lease.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { InvalidOptionError, LockLostError, LockTimeoutError } from '../errors.js'
 import { createLocks, type Locks } from '../locks.js'
@@ -134,6 +135,8 @@ export class DistributedLock {
       result = await fn()
       // Also when it is kept: the event loop may have been blocked past its time, before any timer could say so.
       lease.settle()
+      // Another part of the program released it meanwhile: somebody else may have held it since.
+      if (lease.released) throw lease.takenBack ?? new LockLostError(lockName, 'released')
     } finally {
       await this.#leave(lockName, held)
     }
@@ -174,7 +177,7 @@ export class DistributedLock {
       mine.inside++
       try {
         // Never shorter: another part of the program may count on what it was given.
-        if (ttl > mine.lock.remainingMs) await mine.lock.extend(ttl)
+        if (ttl - driftOf(ttl) > mine.lock.remainingMs) await mine.lock.extend(ttl)
         if (renew) leaseOf(mine.lock).keepRenewed()
         return mine
       } catch (error) {

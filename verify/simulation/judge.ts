@@ -68,6 +68,7 @@ export class Judge implements Witness {
   readonly #written = new Map<string, bigint>()
   readonly #tokens = new Map<string, bigint>()
   readonly #revokedTokens = new Set<bigint>()
+  readonly #revokedEarly = new Set<string>()
   readonly #refusals = new Map<string, number[]>()
   grants = 0
   refusals = 0
@@ -89,6 +90,7 @@ export class Judge implements Witness {
     if (answer.granted === true) {
       if (!this.decidedAt.has(answer.token)) this.decidedAt.set(answer.token, this.#moment)
       this.#tokens.set(claim.owner, answer.token)
+      if (this.#revokedEarly.has(claim.owner)) this.#revokedTokens.add(answer.token)
     } else if (answer.granted === false) {
       this.refusals++
       const id = `${process.label} ${keyOf(claim.key)}`
@@ -105,7 +107,8 @@ export class Judge implements Witness {
 
   revoked(key: string, owner: string): void {
     const token = this.#tokens.get(owner)
-    if (token === undefined) return
+    // Stolen in the batch that granted it: its token is known a moment later.
+    if (token === undefined) return void this.#revokedEarly.add(owner)
     this.#revokedTokens.add(token)
     for (const belief of this.#active.get(keyOf(key)) ?? []) if (belief.token === token) belief.revoked = true
   }
