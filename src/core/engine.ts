@@ -94,7 +94,11 @@ export class Engine {
     queue.join(acquisition)
     if (answer?.granted === false) acquisition.beginRefused(answer, since)
     else queue.pump()
-    if (!acquisition.begun) acquisition.limitWait()
+    if (!acquisition.begun) {
+      acquisition.limitWait()
+      // It seeks a record that may be there already: the first one looks for all of them.
+      if (ask.onRefusal) queue.askFirst()
+    }
     return withFrames(acquisition.promise)
   }
 

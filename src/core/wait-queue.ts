@@ -62,6 +62,11 @@ export class WaitQueue {
     if (acquisition.ask.queueInStore) this.#queueInStore++
   }
 
+  /** The first one asks again now. */
+  askFirst(): void {
+    this.#first?.notify()
+  }
+
   /** Its turn has come. */
   began(): void {
     this.#notBegun--
