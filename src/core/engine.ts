@@ -22,6 +22,9 @@ import { WaitQueue } from './wait-queue.js'
 const YES: Promise<boolean> = Promise.resolve(true)
 const NO: Promise<boolean> = Promise.resolve(false)
 
+/** So many steals are remembered: an answer that they overtook arrives within seconds. */
+const MOST_STOLEN = 1_000
+
 /** Leases are verified at most this often, however often a client reports trouble: a flood would only make it worse. */
 const VERIFY_EVERY_MS = 1_000
 
@@ -44,6 +47,8 @@ export class Engine {
   closingReason: ClosedError | undefined = undefined
 
   readonly #queues = new Map<string, WaitQueue>()
+  /** By key, the token of the last steal of this instance: what was granted before that was taken away. */
+  readonly #stolen = new Map<string, bigint>()
   /** What this instance believes to hold, by owner. */
   readonly #leases = new Map<string, Lease>()
   readonly #immediate: boolean
@@ -176,9 +181,17 @@ export class Engine {
     if (this.events.has('acquired'))
       this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: lease.waitedMs }))
     if (this.revocations.wasRevoked(grant.owner)) lease.lose('revoked')
-    // Holders in this instance know at once, whatever wake-ups the store has.
-    if (ask.steal) for (const each of [...this.#leases.values()]) if (each.isOlderThan(lease)) each.lose('revoked')
+    if (ask.steal) this.#stole(lease)
+    // Its answer was overtaken by that of a steal of ours, which took it away.
+    else if (lease.token < (this.#stolen.get(ask.key) ?? 0n)) lease.lose('revoked')
     return lock
+  }
+
+  /** Holders in this instance know at once, whatever wake-ups the store has; those whose answer is still on its way, when it comes. */
+  #stole(steal: Lease): void {
+    for (const each of [...this.#leases.values()]) if (each.isOlderThan(steal)) each.lose('revoked')
+    if (this.#stolen.size >= MOST_STOLEN) this.#stolen.clear()
+    this.#stolen.set(steal.key, steal.token)
   }
 
   /** What a grant will make a lock of. */
