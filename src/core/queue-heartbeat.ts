@@ -26,7 +26,6 @@ export class QueueHeartbeat {
   /** Pending acquisitions keep the process alive, and those that wait for ever have no other timer. */
   readonly #timers: Timers
   readonly #alarm = new Alarm(() => this.#renew())
-  #underWay = 0
 
   /** All instances of one store object share one: the server is asked once for all of them. */
   static of(store: Store, courier: Courier, world: World): QueueHeartbeat {
@@ -43,7 +42,8 @@ export class QueueHeartbeat {
 
   add(entry: Queued): void {
     this.#entries.set(entry.owner, entry)
-    if (this.#entries.size === 1 && this.#underWay === 0) this.#schedule()
+    // Also while the renewal of an entry that has left since is under way: its alarm was cleared with it.
+    if (this.#entries.size === 1) this.#schedule()
   }
 
   remove(entry: Queued): void {
@@ -67,14 +67,12 @@ export class QueueHeartbeat {
     const sentAt = this.#world.now()
     const renewals = batch.map(({ key, owner }): Renewal => ({ key, owner, ttlMs: QUEUE_MS, queued: true }))
     const unknown = (error: unknown): Renewed[] => batch.map(() => ({ outcome: 'unknown', error }))
-    this.#underWay++
     const answers = this.#courier.within<Renewed[]>(() => this.#courier.store.renew(renewals), unknown)
     if (isThenable(answers)) void answers.then((settled) => this.#answered(batch, settled, sentAt))
     else this.#answered(batch, answers, sentAt)
   }
 
   #answered(batch: readonly Queued[], answers: Renewed[], sentAt: number): void {
-    this.#underWay--
     const complete = Array.isArray(answers) && answers.length === batch.length
     for (const [i, entry] of batch.entries()) {
       const answer = complete ? answers[i] : undefined
