@@ -170,25 +170,6 @@ describe('waiting', () => {
     expect(new Set(calls.map(({ items }) => items.length))).toEqual(new Set([200]))
   })
 
-  test('a waiter whose predecessor in the process was served while its entry was being renewed keeps its own entry', async () => {
-    const remote = new RemoteMemory()
-    const holder = outcome(remote.locks().acquire('x', { ttl: '10m' }))
-    await remote.pass(1)
-    const first = outcome(remote.locks().acquire('x', { wait: '10m' }))
-    await remote.pass(900)
-    // The heartbeat of the first waiter is on its way when it is handed the lock and the second one is refused.
-    remote.fate = (method) => (method === 'renew' ? { replyMs: 400 } : undefined)
-    await remote.pass(200)
-    await holder.value?.release()
-    await remote.pass(10)
-    const second = outcome(remote.locks().acquire('x', { wait: '10m' }))
-    await remote.pass(10_000)
-    expect(remote.real.inspect('lock:x').waiters).toHaveLength(1)
-    await first.value?.release()
-    await remote.pass(2_000)
-    expect(second.value?.isHeld).toBe(true)
-  })
-
   test('a waiter becomes first and asks when those before it have died', async () => {
     const remote = new RemoteMemory()
     const { world } = remote
