@@ -80,11 +80,18 @@ test('10,000 pending Web Locks of one process use less than 5 % of a core while 
   let release!: () => void
   void locks.request('r', () => new Promise<void>((resolve) => (release = resolve)))
   const pending = Array.from({ length: 10_000 }, () => locks.request('r', () => {}))
-  await new Promise((resolve) => setTimeout(resolve, 500))
-  const before = process.cpuUsage()
-  await new Promise((resolve) => setTimeout(resolve, 3_000))
-  const { user, system } = process.cpuUsage(before)
+  // What it takes to make ten thousand requests, and to collect what that left behind, is not part of waiting.
+  await new Promise((resolve) => setTimeout(resolve, 1_500))
+  collect()
+  const shares: number[] = []
+  for (let i = 0; i < 3; i++) {
+    const before = process.cpuUsage()
+    await new Promise((resolve) => setTimeout(resolve, 2_000))
+    const { user, system } = process.cpuUsage(before)
+    shares.push((user + system) / 2_000_000)
+  }
   release()
   await Promise.all(pending)
-  expect((user + system) / 3_000_000).toBeLessThan(0.05)
+  const [, median] = shares.sort((a, b) => a - b)
+  expect(median).toBeLessThan(0.05)
 }, 60_000)

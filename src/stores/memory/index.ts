@@ -92,6 +92,8 @@ class Memory implements MemoryStore {
   readonly #revokedListeners = new Set<(lease: Lease) => void>()
   #revoked: Lease[] = []
   #sweeping = false
+  #behindAnswer: Renewed = GONE
+  #behindAt = -1
 
   constructor(world: World) {
     this.#world = world
@@ -135,14 +137,23 @@ class Memory implements MemoryStore {
     return { outcome: 'ours', ttlMs }
   }
 
+  /** One answer for all who are not first: with ten thousand waiters, an object and a bigint for each would show. */
+  #behind(): Renewed {
+    if (this.#behindAt !== this.#lastToken) {
+      this.#behindAt = this.#lastToken
+      this.#behindAnswer = { outcome: 'waiting', ahead: 1, newest: BigInt(this.#lastToken) }
+    }
+    return this.#behindAnswer
+  }
+
   #renewQueued(entry: Entry | undefined, { owner, ttlMs }: Renewal, now: number): Renewed {
     const holder = this.#find(entry, owner)
     if (holder) return { outcome: 'granted', token: holder.token, ttlMs: holder.expiresAt - now }
     const place = entry?.line?.get(owner)
     if (!entry || !place || place.expiresAt <= now) return GONE
     place.expiresAt = Math.max(place.expiresAt, now + ttlMs)
+    if (entry.line?.keys().next().value !== owner) return this.#behind()
     const newest = BigInt(this.#lastToken)
-    if (entry.line?.keys().next().value !== owner) return { outcome: 'waiting', ahead: 1, newest }
     if (this.#fits(entry, place.claim)) return { outcome: 'waiting', ahead: 0, newest, blockedMs: 0 }
     const ends = this.#all(entry).map(({ expiresAt }) => expiresAt - now)
     return { outcome: 'waiting', ahead: 0, newest, blockedMs: Math.min(...ends) }
