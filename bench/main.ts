@@ -1,34 +1,125 @@
-// npm run bench -- <topic>: builds, installs the peers (kept apart in bench/), and runs bench/<topic>.ts.
-import { spawnSync } from 'node:child_process'
-import { existsSync, readdirSync } from 'node:fs'
-import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+// npm run bench [-- scenario…] [--against <commit>] [--calm] [--seconds N] [--no-peers] [--json FILE]
+// npm run bench -- --list
+// npm run bench -- --draw FILE…      the charts and the table of docs/performance.md
+import { writeFileSync } from 'node:fs'
+import { cpus, release, totalmem, type } from 'node:os'
+import { parseArgs } from 'node:util'
 import { ensureBuilt } from '../scripts/build.mjs'
+import { ROOT } from '../testbed/programs.js'
+import { buildCommit, distOf, git, translateBench } from './harness/builds.js'
+import { measure, type MeasureOptions } from './harness/measure.js'
+import { draw } from './harness/page.js'
+import { ensurePeers } from './harness/peers.js'
+import { textOf } from './harness/report.js'
+import { jsonOf, type RunResult } from './harness/result.js'
+import type { Scenario } from './harness/types.js'
+import { scenarios } from './scenarios/index.js'
 
-const HERE = fileURLToPath(new URL('.', import.meta.url))
-const ROOT = join(HERE, '..')
-const topics = new Map(
-  readdirSync(HERE)
-    .filter((file) => /\.(ts|mjs)$/.test(file) && !/^(main|built|side-by-side)\./.test(file))
-    .map((file) => [file.replace(/\.(ts|mjs)$/, ''), file]),
-)
+const USAGE_ERROR = 64
+/** No scenario begins later: with the longest one, a run ends within 25 minutes. */
+const LAST_START_MS = 22 * 60_000
 
-function run(command: string, args: string[], cwd: string): void {
-  const { status } = spawnSync(command, args, { cwd, stdio: ['ignore', 'inherit', 'inherit'] })
-  if (status !== 0) process.exit(status ?? 1)
+function fail(message: string): never {
+  console.error(message)
+  process.exit(USAGE_ERROR)
 }
 
-const [topic = ''] = process.argv.slice(2)
-const file = topics.get(topic)
-if (!file) {
-  console.error(`npm run bench -- <topic>, one of: ${[...topics.keys()].join(', ')}`)
-  process.exit(64)
+function optionsFrom(args: string[]) {
+  try {
+    return parseArgs({
+      args,
+      allowPositionals: true,
+      options: {
+        against: { type: 'string' },
+        calm: { type: 'boolean', default: false },
+        draw: { type: 'boolean', default: false },
+        json: { type: 'string' },
+        list: { type: 'boolean', default: false },
+        'no-peers': { type: 'boolean', default: false },
+        seconds: { type: 'string' },
+      },
+    })
+  } catch (error) {
+    return fail((error as Error).message)
+  }
 }
-if (!existsSync(join(HERE, 'node_modules'))) {
-  console.error('Installing the libraries to compare with …')
-  // One of them asks for a newer Node than it needs, and whoever runs this inherits that the project itself is strict.
-  run('npm', ['ci', '--no-audit', '--no-fund', '--engine-strict=false'], HERE)
+
+/** A word selects the scenario of that name, or all whose names begin with it. */
+function select(words: readonly string[]): Scenario[] {
+  if (words.length === 0) return [...scenarios]
+  const chosen = new Set<Scenario>()
+  for (const word of words) {
+    const found = scenarios.filter(({ name }) => name === word || name.startsWith(`${word}-`))
+    if (found.length === 0) fail(`unknown scenario "${word}" (known: ${scenarios.map(({ name }) => name).join(', ')})`)
+    for (const scenario of found) chosen.add(scenario)
+  }
+  return [...chosen]
 }
-ensureBuilt()
-const loader = file.endsWith('.ts') ? ['--import', 'tsx'] : []
-run(process.execPath, [...loader, join(HERE, file), ...process.argv.slice(3)], ROOT)
+
+function secondsFrom(text: string | undefined): number | undefined {
+  if (text === undefined) return undefined
+  const seconds = Number(text)
+  return seconds > 0 && seconds <= 150 ? seconds : fail(`--seconds "${text}" (expected a number from 0 to 150)`)
+}
+
+function describeRun(calm: boolean, against: string | undefined): RunResult {
+  return {
+    version: 1,
+    startedAt: new Date().toISOString(),
+    commit: git('rev-parse', '--short', 'HEAD'),
+    dirty: git('status', '--porcelain', '--', 'src') !== '',
+    ...(against === undefined ? {} : { against }),
+    calm,
+    machine: {
+      cores: cpus().length,
+      processor: cpus()[0]?.model.trim() ?? 'unknown',
+      memoryGb: Math.round(totalmem() / 2 ** 30),
+      system: `${type()} ${release()}`,
+      node: process.version,
+    },
+    scenarios: [],
+    skipped: [],
+  }
+}
+
+async function main(): Promise<void> {
+  const { values, positionals } = optionsFrom(process.argv.slice(2))
+  if (values.draw) return draw(positionals)
+  const chosen = select(positionals)
+  if (values.list) {
+    for (const { name, title } of chosen) console.log(`${name.padEnd(28)} ${title}`)
+    return
+  }
+  const seconds = secondsFrom(values.seconds)
+  ensureBuilt()
+  const peers = values['no-peers'] ? undefined : ensurePeers()
+  const against = values.against === undefined ? undefined : buildCommit(values.against)
+  const { program } = translateBench()
+  const builds = [{ label: 'leasehold', url: distOf(ROOT) }, ...(against ? [against] : [])]
+  const options: MeasureOptions = { program, builds, peers, seconds, calm: values.calm }
+  const result = describeRun(values.calm, against?.label)
+  // After each scenario: a run that is interrupted keeps what it has.
+  const save = (): void => {
+    if (values.json !== undefined) writeFileSync(values.json, jsonOf(result))
+  }
+  let failed = false
+  for (const scenario of chosen) {
+    const late = performance.now() > LAST_START_MS ? 'out of time: run it by its name' : undefined
+    const reason = scenario.unavailable?.() ?? late
+    if (reason !== undefined) {
+      console.log(`\n${scenario.name}: ${reason}`)
+      result.skipped.push({ name: scenario.name, reason })
+      save()
+      continue
+    }
+    const found = await measure(scenario, options)
+    result.scenarios.push(found)
+    console.log(textOf(found))
+    failed ||= found.libraries.some(({ kind, failure }) => kind !== 'peer' && failure !== undefined)
+    save()
+  }
+  process.exitCode = failed ? 1 : 0
+}
+
+await main()
+process.exit()
