@@ -1,0 +1,280 @@
+/**
+ * Calls to an etcd cluster: each has a time limit, and moves on to the next endpoint if one fails.
+ *
+ * @module
+ */
+import { StoreUnavailableError } from '../../errors.js'
+import type { World } from '../../util/world.js'
+import { EtcdConnection, type DuplexCall, type Endpoint } from './connection.js'
+import { EndpointError, EtcdError, isFinal, needsNewToken, neverSent, refused, unavailable } from './errors.js'
+import {
+  decodeLease,
+  decodeRange,
+  decodeTransaction,
+  decodeSecondField,
+  encodeAuthenticate,
+  encodeLeaseGrant,
+  encodeLeaseId,
+  encodeRange,
+  encodeTransaction,
+  type Header,
+  type LeaseState,
+  type RangeQuery,
+  type RangeResult,
+  type EtcdTransaction,
+  type TxnResult,
+} from './messages.js'
+import { warnIfOutdated } from './version.js'
+
+/** How long one server may take before another one is asked. Longer than a write on a slow disk, far shorter than a ttl. */
+const ATTEMPT_MS = 1_500
+/** Pause after every endpoint has failed, in milliseconds. Shorter would hot-loop while the cluster elects a leader. */
+const ROUND_PAUSE_MS = 100
+/** Keep-alives that travel in one stream. */
+const KEEP_ALIVES = 500
+
+export interface Credentials {
+  username: string
+  password: string
+}
+
+/** `retried`: an earlier attempt was not answered, and may have been carried out as well. */
+export interface Answered<T> {
+  answer: T
+  retried: boolean
+}
+
+const PATH = {
+  range: '/etcdserverpb.KV/Range',
+  txn: '/etcdserverpb.KV/Txn',
+  leaseGrant: '/etcdserverpb.Lease/LeaseGrant',
+  leaseRevoke: '/etcdserverpb.Lease/LeaseRevoke',
+  keepAlive: '/etcdserverpb.Lease/LeaseKeepAlive',
+  timeToLive: '/etcdserverpb.Lease/LeaseTimeToLive',
+  watch: '/etcdserverpb.Watch/Watch',
+  authenticate: '/etcdserverpb.Auth/Authenticate',
+  status: '/etcdserverpb.Maintenance/Status',
+} as const
+
+export class EtcdClient {
+  readonly #connections: readonly EtcdConnection[]
+  readonly #credentials: Credentials | undefined
+  readonly #world: World
+  /** The time limit of a whole call, all attempts included. */
+  readonly #limitMs: number
+  #current: number
+  #token: string | undefined
+  #authenticating: Promise<void> | undefined
+  #lastFailures = new Map<string, unknown>()
+  #closed = false
+  #greeted = false
+
+  constructor(endpoints: readonly Endpoint[], credentials: Credentials | undefined, world: World, limitMs: number) {
+    this.#connections = endpoints.map((endpoint) => new EtcdConnection(endpoint))
+    this.#credentials = credentials
+    this.#world = world
+    this.#limitMs = limitMs
+    // Not the first one for all processes: they would all use the same server.
+    this.#current = Math.floor(world.random() * endpoints.length)
+  }
+
+  /** Why calls are not answered right now. */
+  outage(): unknown {
+    return this.#lastFailures.size > 0 ? unavailable(this.#lastFailures) : undefined
+  }
+
+  get #connection(): EtcdConnection {
+    return this.#connections[this.#current] as EtcdConnection
+  }
+
+  async txn(transaction: EtcdTransaction): Promise<Answered<TxnResult & { header: Header }>> {
+    const { answer, retried } = await this.#call(PATH.txn, encodeTransaction(transaction))
+    return { answer: decodeTransaction(answer), retried }
+  }
+
+  /** Whether all conditions of an encoded transaction hold. */
+  async check(transaction: Buffer): Promise<TxnResult & { header: Header }> {
+    return decodeTransaction((await this.#call(PATH.txn, transaction)).answer)
+  }
+
+  async range(query: RangeQuery): Promise<RangeResult & { header: Header }> {
+    return decodeRange((await this.#call(PATH.range, encodeRange(query))).answer)
+  }
+
+  async grantLease(id: bigint, ttlS: number): Promise<LeaseState> {
+    return decodeLease((await this.#call(PATH.leaseGrant, encodeLeaseGrant(id, ttlS))).answer)
+  }
+
+  async revokeLease(id: bigint): Promise<void> {
+    await this.#call(PATH.leaseRevoke, encodeLeaseId(id))
+  }
+
+  async timeToLive(id: bigint): Promise<LeaseState> {
+    return decodeLease((await this.#call(PATH.timeToLive, encodeLeaseId(id))).answer)
+  }
+
+  /** Prolongs leases by their ttl. One that is missing in the answers could not be reached; one with a ttl of 0 is gone. */
+  async keepAlive(ids: readonly bigint[]): Promise<Map<bigint, LeaseState>> {
+    const states = new Map<bigint, LeaseState>()
+    for (let from = 0; from < ids.length; from += KEEP_ALIVES) {
+      const part = ids.slice(from, from + KEEP_ALIVES)
+      await this.#attempts((connection, limitMs, token) =>
+        keepAliveOnce(connection, part, limitMs, token, (state) => states.set(state.id, state)),
+      )
+    }
+    return states
+  }
+
+  /** The watch stream to whichever server is used right now. */
+  async openWatch(message: (bytes: Buffer) => void, closed: (error: Error | undefined) => void): Promise<DuplexCall> {
+    if (this.#credentials && this.#token === undefined) await this.#authenticate()
+    if (this.#closed) throw isClosed()
+    const connection = this.#connection
+    return connection.open(PATH.watch, this.#token, {
+      message,
+      closed: (error) => {
+        if (needsNewToken(error)) this.#token = undefined
+        else this.#moveOn(connection)
+        closed(error)
+      },
+    })
+  }
+
+  /** The server in use refused a watch: because of the auth token, or because it cannot serve any now. */
+  refusedWatch(reason: string): void {
+    if (/auth|permission/i.test(reason)) this.#token = undefined
+    else this.#moveOn(this.#connection)
+  }
+
+  #call(path: string, message: Buffer): Promise<Answered<Buffer>> {
+    return this.#attempts((connection, limitMs, token) => connection.call(path, message, limitMs, token))
+  }
+
+  async #attempts<T>(
+    attempt: (connection: EtcdConnection, limitMs: number, token: string | undefined) => Promise<T>,
+  ): Promise<Answered<T>> {
+    const until = performance.now() + this.#limitMs
+    const failures = new Map<string, unknown>()
+    let retried = false
+    if (this.#closed) throw isClosed()
+    for (let count = 1; ; count++) {
+      const connection = this.#notYetIn(failures)
+      try {
+        if (this.#credentials && this.#token === undefined) await this.#authenticate()
+        const left = until - performance.now()
+        const answer = await attempt(connection, Math.max(Math.min(ATTEMPT_MS, left), 1), this.#token)
+        if (this.#lastFailures.size > 0) this.#lastFailures = new Map()
+        if (!this.#greeted) this.#greet(connection)
+        return { answer, retried }
+      } catch (error) {
+        if (needsNewToken(error) && this.#credentials && count <= this.#connections.length + 1) {
+          this.#token = undefined
+          continue
+        }
+        if (error instanceof EtcdError && isFinal(error)) {
+          error.retried = retried
+          throw error
+        }
+        if (!(error instanceof EtcdError || error instanceof EndpointError)) throw error
+        // A server that refused before it proposed anything did nothing; what was not answered may have been carried out.
+        retried ||= !(neverSent(error) || (error instanceof EtcdError && /no leader/.test(error.message)))
+        failures.set(connection.name, error)
+        this.#lastFailures = failures
+        this.#moveOn(connection)
+      }
+      const pauseMs = count % this.#connections.length === 0 ? ROUND_PAUSE_MS : 0
+      if (this.#closed || performance.now() + pauseMs >= until) break
+      // Two rounds, because a server may be about to start; more would only delay the reason.
+      if (count >= 2 * this.#connections.length && [...failures.values()].every(neverSent)) break
+      if (pauseMs > 0) await new Promise<void>((resolve) => this.#world.after(pauseMs, resolve, true))
+    }
+    throw unavailable(failures)
+  }
+
+  /** In the background: which version the first server that answered has. */
+  #greet(connection: EtcdConnection): void {
+    this.#greeted = true
+    connection.call(PATH.status, Buffer.of(), ATTEMPT_MS, this.#token).then(
+      (answer) => warnIfOutdated(connection.name, decodeSecondField(answer)),
+      () => {},
+    )
+  }
+
+  /** The one in use, unless this call has asked it: other calls move on as well, and would lead it back there past the third. */
+  #notYetIn(failures: ReadonlyMap<string, unknown>): EtcdConnection {
+    if (!failures.has(this.#connection.name)) return this.#connection
+    return this.#connections.find(({ name }) => !failures.has(name)) ?? this.#connection
+  }
+
+  #moveOn(from: EtcdConnection): void {
+    if (this.#connection === from) this.#current = (this.#current + 1) % this.#connections.length
+  }
+
+  /** Once for all calls that need it. */
+  #authenticate(): Promise<void> {
+    this.#authenticating ??= this.#askForToken().finally(() => {
+      this.#authenticating = undefined
+    })
+    return this.#authenticating
+  }
+
+  async #askForToken(): Promise<void> {
+    const { username, password } = this.#credentials as Credentials
+    const connection = this.#connection
+    try {
+      const request = encodeAuthenticate(username, password)
+      this.#token = decodeSecondField(await connection.call(PATH.authenticate, request, ATTEMPT_MS, undefined))
+    } catch (error) {
+      // A cluster whose authentication is off accepts every caller, and refuses only the question.
+      if (error instanceof EtcdError && /authentication is not enabled/.test(error.message)) this.#token = ''
+      else if (error instanceof EtcdError && isFinal(error)) throw refused(connection.name, error)
+      else throw error
+    }
+  }
+
+  close(): void {
+    this.#closed = true
+    for (const connection of this.#connections) connection.close()
+  }
+}
+
+const isClosed = (): StoreUnavailableError => new StoreUnavailableError('etcd: the store was closed')
+
+function keepAliveOnce(
+  connection: EtcdConnection,
+  ids: readonly bigint[],
+  limitMs: number,
+  token: string | undefined,
+  each: (state: LeaseState) => void,
+): Promise<void> {
+  return new Promise((resolve, reject) => {
+    let open = ids.length
+    let over = false
+    const finish = (error: Error | undefined): void => {
+      if (over) return
+      over = true
+      clearTimeout(timer)
+      call.close()
+      if (error) reject(error)
+      else resolve()
+    }
+    const call = connection.open(PATH.keepAlive, token, {
+      message: (bytes) => {
+        if (over) return
+        try {
+          each(decodeLease(bytes))
+        } catch (error) {
+          return finish(new EndpointError(connection.name, 'sent a keep-alive that cannot be read', { cause: error }))
+        }
+        if (--open === 0) finish(undefined)
+      },
+      closed: (error) => finish(error ?? new EndpointError(connection.name, 'ended the keep-alives')),
+    })
+    const timer = setTimeout(() => {
+      finish(new EndpointError(connection.name, `did not answer keep-alives within ${limitMs} ms`))
+      connection.probe()
+    }, limitMs)
+    timer.unref()
+    for (const id of ids) call.send(encodeLeaseId(id))
+  })
+}
