@@ -22,9 +22,9 @@ const stale = []
 /** What users can name: a type that any entry uses must be exported by the main one or by itself. */
 const named = new Set(exportsOf(join(ROOT, entries['.'].import.types)))
 const warnings = []
-const told = { default: { logLevel: 'warning' } }
+const reported = { default: { logLevel: 'warning' } }
 /** Nothing here is in beta, so nothing carries a release tag; and `name` in a type called Case explains itself. */
-const untold = { 'ae-missing-release-tag': { logLevel: 'none' }, 'ae-undocumented': { logLevel: 'none' } }
+const ignored = { 'ae-missing-release-tag': { logLevel: 'none' }, 'ae-undocumented': { logLevel: 'none' } }
 mkdirSync(join(ROOT, 'api'), { recursive: true })
 for (const [entry, target] of Object.entries(entries)) {
   if (typeof target === 'string') continue
@@ -46,9 +46,9 @@ for (const [entry, target] of Object.entries(entries)) {
       dtsRollup: { enabled: false },
       tsdocMetadata: { enabled: false },
       messages: {
-        compilerMessageReporting: told,
-        extractorMessageReporting: { ...told, ...untold },
-        tsdocMessageReporting: told,
+        compilerMessageReporting: reported,
+        extractorMessageReporting: { ...reported, ...ignored },
+        tsdocMessageReporting: reported,
       },
     },
   })

@@ -2,17 +2,20 @@
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { embed } from './embed.mjs'
 import { ensurePackages } from './ensure.mjs'
 import { run, tool } from './run.mjs'
 
 ensurePackages()
+embed()
 run('format', tool('biome'), ['format', '.'])
-run('generated scripts are up to date', process.execPath, ['scripts/embed.mjs', '--check'])
 run('types', process.execPath, ['node_modules/ts7/bin/tsc', '-p', '.'])
-run('lint', tool('oxlint'), ['--type-aware', '--deny-warnings', 'src', 'test', 'scripts'])
+run('types of the page', process.execPath, ['node_modules/ts7/bin/tsc', '-p', 'src/dashboard/page'])
+run('lint', tool('oxlint'), ['--type-aware', '--deny-warnings', 'src', 'test', 'testbed', 'verify', 'scripts', 'bench'])
 run('no unused code', tool('knip'), ['--no-progress'])
 run('build', tool('tsdown'), [])
 run('public API is the reviewed one', process.execPath, ['scripts/api.mjs'])
+run('support matrix is what the stores say', process.execPath, ['scripts/support-matrix.mjs'])
 
 const folder = mkdtempSync(join(tmpdir(), 'leasehold-pack-'))
 try {

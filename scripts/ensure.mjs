@@ -78,6 +78,14 @@ const SERVERS = [
   { what: 'etcd', debian: 'etcd-server', isThere: () => onPath('etcd') },
   { what: 'etcdctl', debian: 'etcd-client', isThere: () => onPath('etcdctl') },
   { what: 'openssl', debian: 'openssl', isThere: () => onPath('openssl') },
+  // Shells whose completion is tested.
+  { what: 'zsh', debian: 'zsh', isThere: () => onPath('zsh') },
+  { what: 'fish', debian: 'fish', isThere: () => onPath('fish') },
+  {
+    what: 'Chromium (chromium, chromium-browser or google-chrome)',
+    debian: 'chromium',
+    isThere: () => ['chromium', 'chromium-browser', 'google-chrome'].some(onPath),
+  },
   { what: 'redis-py for Python 3', debian: 'python3-redis', isThere: hasRedisPy },
 ]
 
@@ -85,11 +93,11 @@ const missingServers = () => SERVERS.filter(({ isThere }) => !isThere())
 
 function apt(...args) {
   const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
-  // Somebody else's apt-get may be at work: wait for it rather than fail.
+  // Another apt-get may be running: wait for it rather than fail.
   return spawnSync('apt-get', ['-o', 'DPkg::Lock::Timeout=120', ...args], { env, encoding: 'utf8' })
 }
 
-/** Debian starts a service as it is installed unless this file forbids it. One that is there already is somebody's decision. */
+/** Debian starts a service as it is installed unless this file forbids it. One that exists already was put there on purpose. */
 function withoutStartingServices(work) {
   const policy = '/usr/sbin/policy-rc.d'
   const ours = !existsSync(policy)

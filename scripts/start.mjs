@@ -1,4 +1,4 @@
-// npm start: on a fresh clone it installs and builds what is missing, then tells the story.
+// npm start: on a fresh clone it installs and builds what is missing, then runs the demo.
 import { ensureBuilt } from './build.mjs'
 import { ensurePackages } from './ensure.mjs'
 

@@ -1,23 +1,39 @@
 /** Packs the package and installs it into fresh projects, one after the other: bursts of installs are throttled. */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { delimiter, dirname, join } from 'node:path'
 import { ensureBuilt } from '../build.mjs'
-import { ROOT } from '../support/programs.js'
+import { ROOT } from '../../testbed/programs.js'
 import type { Project, Runtime } from './projects.js'
 
 /** Tools and run-times weigh some 600 MB: kept between runs, outside of git and of the package. */
 const CACHE = join(ROOT, '.cache/newcomer')
 
-/** What npm would publish now. */
+/** Packs the package as npm would publish it now. Returns the path of the tarball. */
 export function pack(): string {
   ensureBuilt()
   const folder = join(CACHE, `packed-${process.pid}`)
   mkdirSync(folder, { recursive: true })
   npm(ROOT, 'pack', '--ignore-scripts', '--pack-destination', folder)
-  const [tarball] = readdirSync(folder)
-  return join(folder, tarball as string)
+  const tarball = join(folder, readdirSync(folder)[0] as string)
+  refuseIncomplete(tarball)
+  return tarball
+}
+
+/**
+ * A build that another process starts meanwhile empties dist. Without this check every project would fail with
+ * "Cannot find module 'leasehold'", which looks like a fault of the package.
+ */
+function refuseIncomplete(tarball: string): void {
+  const packed = new Set(execFileSync('tar', ['-tzf', tarball], { encoding: 'utf8' }).split('\n'))
+  const manifest = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { exports: unknown; bin: unknown }
+  const named = JSON.stringify([manifest.exports, manifest.bin]).match(/dist\/[^"]+/g) ?? []
+  const missing = named.filter((file) => !packed.has(`package/${file}`))
+  if (missing.length === 0) return
+  throw new Error(
+    `dist changed while it was packed; run it again without a build beside it (missing: ${missing.join(', ')})`,
+  )
 }
 
 function npm(cwd: string, ...args: string[]): void {

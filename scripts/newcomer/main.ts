@@ -2,7 +2,7 @@
  * npm run newcomer: packs the package, installs it into fresh projects of every kind that people have, and runs the
  * README's first screen and a lock on Redis in each. `npm run newcomer -- bun deno` runs those whose name contains a word.
  */
-import { startRedis } from '../servers/index.js'
+import { startRedis } from '../../testbed/servers/index.js'
 import { discard, install, pack, runProject } from './install.js'
 import { projects } from './projects.js'
 

@@ -1,7 +1,7 @@
 /** The projects into which people install the package, as they would write them on their first day. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { ROOT } from '../support/programs.js'
+import { ROOT } from '../../testbed/programs.js'
 
 /** A program that comes from npm: where to find it once installed. */
 export interface Runtime {
@@ -39,7 +39,7 @@ function nodeRuntime(version: string): Runtime {
   return { packages: { [name]: version }, binaries: [`${name}/bin/node`] }
 }
 
-/** The README's first screen: what everybody copies first. */
+/** The README's first example, which a new user copies first. */
 export function firstScreen(): { imports: string; body: string } {
   const readme = readFileSync(join(ROOT, 'README.md'), 'utf8')
   const code = /```ts\n(.*?)```/s.exec(readme)?.[1]

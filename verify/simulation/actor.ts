@@ -1,10 +1,11 @@
-import type { LockFacts } from '../../src/core/events.js'
+import type { LockEvents, LockFacts } from '../../src/core/events.js'
 import type { Locks } from '../../src/locks.js'
 import type { DistributedLock } from '../../src/primitives/distributed-lock.js'
-import type { Limiter } from '../../src/primitives/limiter.js'
+import type { Limiter } from '../../src/primitives/limiter/limiter.js'
 import type { Store } from '../../src/store.js'
 import { type Belief, type Judge, keyOf, type Wait } from './judge.js'
-import type { Connection } from './network.js'
+import { listenersOf } from './leftovers.js'
+import type { Wire } from './network.js'
 import type { SimProcess } from './process.js'
 import type { Shape } from './shape.js'
 import type { Simulation } from './simulation.js'
@@ -21,8 +22,8 @@ export interface Operation {
   [option: string]: unknown
 }
 
-/** An event of the library, as a listener was told. */
-export interface Told {
+/** An event of the library, as its listener received it. */
+export interface HeardEvent {
   event: string
   holder: string | undefined
   name: string
@@ -30,8 +31,11 @@ export interface Told {
   at: number
 }
 
-/** A lease as the events tell of it. */
-export interface ToldLease {
+/** A lease, as far as the events of the library describe it. */
+export interface ObservedLease {
+  mode: LockFacts['mode']
+  /** When its acquisition began, by the time of the simulation. */
+  asked: number
   name: string
   token: bigint
   /** By the clock of the process. */
@@ -42,10 +46,16 @@ export interface ToldLease {
 
 /** How late a wait may end when nothing went wrong: timers, and the microtasks of an answer. */
 const PROMPT_MS = 5
-/** The core gives a request that is kept open this long to be answered once it was told to end. */
 /** How much longer than its wait a group may wait for its releases. */
 const RELEASE_WITHIN_MS = 250
+/** How long the core waits for the answer to an open request once it has sent the release that ends it. */
 const LAST_CALL_MS = 520
+
+/**
+ * One attempt on Redlock takes at most so many trips: it looks at the nodes first, and asks up to three times again for the
+ * votes that others seem about to return, after a pause of up to one and a half rounds. Then it raises the token.
+ */
+const REDLOCK_TRIPS = 22
 
 /** One instance of the library in one process, and the code of its user. */
 export class Actor {
@@ -55,7 +65,7 @@ export class Actor {
   readonly locks: Locks
   readonly shape: Shape
   readonly weather: Weather
-  readonly connection: Connection | undefined
+  readonly connection: Wire | undefined
   readonly label: string
   readonly store: Store
   distributed: DistributedLock | undefined
@@ -63,22 +73,24 @@ export class Actor {
   readonly longestTtl: Map<string, number> = new Map()
   /** Of the `DistributedLock`, by name. */
   readonly beliefs: Map<string, { deadline: number; releasedAt: number | undefined; belief: Belief }> = new Map()
-  readonly told: Told[] = []
-  /** How often a caller was told that it stayed busy, by kind and name. */
+  readonly heard: HeardEvent[] = []
+  /** How many callers got a `LockTimeoutError`, by kind and name. */
   readonly timeouts: Map<string, number> = new Map()
-  /** Nothing is garbage-collected before the end of a schedule: when that happens is not for us to say. */
-  readonly kept: unknown[] = []
+  /** References that keep locks from being garbage-collected before the end of a schedule: when a collection runs is not deterministic. */
+  readonly retained: unknown[] = []
   readonly signals: AbortSignal[] = []
+  /** A signal that lasts as long as the process, as that of a server which shuts down some day. */
+  readonly shutdown: AbortSignal = new AbortController().signal
   closing = false
   /** When `releaseAll`, `close` or `forceRelease` was called by anybody: locks may be taken away from then on. */
   takenAt: number[] = []
-  readonly #leases = new Map<string, ToldLease>()
+  readonly #leases = new Map<string, ObservedLease>()
 
   constructor(
     parts: { sim: Simulation; judge: Judge; shape: Shape; weather: Weather },
     process: SimProcess,
     locks: Locks,
-    connection: { connection: Connection | undefined; store: Store },
+    connection: { connection: Wire | undefined; store: Store },
     label: string,
   ) {
     this.sim = parts.sim
@@ -90,38 +102,66 @@ export class Actor {
     this.connection = connection.connection
     this.store = connection.store
     this.label = label
+    this.signals.push(this.shutdown)
     for (const event of ['acquired', 'released', 'lost', 'timeout', 'renewed'] as const) {
       locks.on(event, (facts) => this.#hear(event, facts as Partial<LockFacts> & { name: string; kind: string }))
     }
   }
 
-  #hear(event: string, facts: Partial<LockFacts> & { name: string; kind: string }): void {
-    const { holder, name, kind, expiresAt, fencingToken = 0n } = facts
+  #hear(event: string, facts: Partial<LockFacts> & { name: string; kind: string; waitedMs?: number }): void {
+    const { holder, name, kind, mode = 'exclusive', expiresAt, fencingToken = 0n, waitedMs = 0 } = facts
     if (holder !== undefined && kind === 'lock') {
       const lease = this.#leases.get(holder)
       const ended = event === 'released' || event === 'lost'
       const left = this.sim.probe(() => (expiresAt?.getTime() ?? 0) - this.process.world.date())
       const deadline = this.process.clockAt(this.process.local) + left
       if (lease) Object.assign(lease, { deadline, ended })
-      else this.#leases.set(holder, { name, token: fencingToken, deadline, ended, claimed: false })
+      else {
+        const asked = this.process.local - waitedMs
+        this.#leases.set(holder, { name, mode, token: fencingToken, asked, deadline, ended, claimed: false })
+      }
     }
     if (event === 'renewed') return
+    if (event === 'lost') this.#checkReason(facts as LockEvents['lost'])
     this.note(`event ${event} ${kind} ${name} ${holder ?? ''}`)
-    this.told.push({ event, holder, name, kind, at: this.process.local })
+    this.heard.push({ event, holder, name, kind, at: this.process.local })
   }
 
-  /** The oldest lease of this name that is held and that nobody has claimed yet. */
-  claimLease(name: string): ToldLease | undefined {
+  /**
+   * Code takes no time here, so nothing blocks; and of the time for which a process says that it did not run, it must have been
+   * paused for the larger part. A stall is counted from when a timer was due, and timers may be late before a pause begins.
+   */
+  #checkReason({ name, why, stalledMs, lastRenewedMsAgo = 0 }: LockEvents['lost']): void {
+    const since = this.process.local - this.process.trueMs(lastRenewedMsAgo)
+    const paused = this.process.pausedSince(since)
+    const isWrong = why === 'blocked' || (why === 'frozen' && paused < this.process.trueMs(stalledMs) / 2)
+    if (isWrong)
+      this.judge.accuse('wrong reason', `${this.label} ${name}: ${why} for ${stalledMs} ms, paused ${paused} ms`)
+  }
+
+  /**
+   * The lease of this name and mode that is held, that nobody has claimed yet, and that was asked for at this time. After a freeze,
+   * the callbacks of several grants may run in another order than their events.
+   */
+  claimLease(name: string, mode: LockFacts['mode'], asked: number): ObservedLease | undefined {
+    let found: ObservedLease | undefined
+    const farther = (a: ObservedLease, b: ObservedLease): boolean =>
+      Math.abs(a.asked - asked) > Math.abs(b.asked - asked)
     for (const lease of this.#leases.values()) {
-      if (lease.name !== name || lease.claimed || lease.ended) continue
-      lease.claimed = true
-      return lease
+      if (lease.name !== name || lease.mode !== mode || lease.claimed || lease.ended) continue
+      if (!found || farther(found, lease)) found = lease
     }
-    return undefined
+    if (found) found.claimed = true
+    return found
+  }
+
+  /** How many listeners are left on the signals that its user made. */
+  get listening(): number {
+    return listenersOf(this.signals)
   }
 
   note(text: string): void {
-    this.sim.trace && this.sim.note(this.process, text)
+    if (this.sim.trace) this.sim.note(this.process, text)
   }
 
   sleep(ms: number): Promise<void> {
@@ -156,6 +196,18 @@ export class Actor {
     return !this.process.disturbances.some((each) => each.to >= since && each.from <= this.process.local)
   }
 
+  /** Another wait of this instance was there before, and no answer can come within its ttl: those behind it fail with it. */
+  #isBehindHopeless({ key, asked }: Wait, quickest: number): boolean {
+    return this.judge.waits.some(
+      (each) =>
+        each.actor === this &&
+        each.key === key &&
+        each.asked <= asked &&
+        (each.settled ?? Number.POSITIVE_INFINITY) > asked &&
+        each.ttlMs <= quickest * 1.1,
+    )
+  }
+
   /** A wait has ended without a grant: in time, and for the right reason. */
   refused(
     wait: Wait,
@@ -175,21 +227,26 @@ export class Actor {
         this.shape.inProcess ||
         this.judge.wasRefused(process, keyOf(wait.key), from - 10_000, process.local) ||
         this.judge.wasHeldBy(process, wait.key, from) ||
-        // It was kept open until the wait was over: nobody can tell whether it was granted before that or because of it.
-        this.shape.blocks
-      if (!busy) this.judge.accuse('outage told as busy', `${this.label} ${wait.key}: the server never refused it`)
+        // The waiter is behind a request of its own process that may be open: nobody can tell whether that has arrived.
+        (this.shape.blocks && this.connection?.isAsking(keyOf(wait.key)) === true)
+      if (!busy) this.judge.accuse('outage reported as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {
-      const quickest = this.weather.latency[1] * 4 + 1
+      const quickest = this.weather.latency[1] * (this.shape.redlock ? REDLOCK_TRIPS : 4) + 1
       const reasonable = (wait.waitMs === 0 || wait.waitMs > quickest) && wait.ttlMs > quickest * 1.1 && !options.group
-      if (reasonable && this.undisturbed(wait.asked)) {
+      // Behind a request that follows a failed one nobody knows better before the next answer.
+      const isUnclear = this.connection?.hasFailed(keyOf(wait.key)) || this.#isBehindHopeless(wait, quickest)
+      if (reasonable && this.undisturbed(wait.asked) && !isUnclear) {
         const text = (error as Error).message
         this.judge.accuse(
-          'busy told as outage',
+          'busy reported as outage',
           `${this.label} ${wait.key} after ${Math.round(process.local - wait.asked)} ms: ${text}`,
         )
       }
     } else if (code === 'CLOSED' || (error as Error)?.name === 'AbortError') {
-      if (!this.closing)
+      // A Web Lock whose lease ran out before its callback could begin.
+      const { cause } = error as { cause?: { code?: string } }
+      const isLost = cause?.code === 'LOCK_LOST' && !this.weather.calm
+      if (!this.closing && !isLost)
         this.judge.accuse('wrong error', `${this.label} ${wait.key}: ${String(error)}, but nothing was closed`)
     } else if (code !== 'aborted by the user') {
       this.judge.accuse('wrong error', `${this.label} ${wait.key}: ${code}`)
@@ -217,7 +274,7 @@ export class Actor {
     }
   }
 
-  /** The user's code has done its work: what it returned counts only if the lock was held until then. */
+  /** The user's code has done its work: its result counts only if the lock was held until now. */
   ends(belief: Belief): void {
     this.judge.ends(belief)
   }

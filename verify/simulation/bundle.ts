@@ -4,7 +4,7 @@ import { availableParallelism, tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { build, type Plugin } from 'esbuild'
-import type { Order, Report } from './protocol.js'
+import { emptyReport, type Order, type Report } from './protocol.js'
 
 const HERE = fileURLToPath(new URL('.', import.meta.url))
 const SOURCE = resolve(HERE, '../../src')
@@ -77,7 +77,7 @@ export function work(bundle: string, order: Order): Promise<Report> {
     worker.on('error', reject)
     worker.on('exit', (code, signal) => {
       if (report) settle(report)
-      else if (code === 0) settle(nothing())
+      else if (code === 0) settle(emptyReport())
       else reject(new Error(`a worker ended with ${signal ?? code}: ${JSON.stringify(order)}`))
     })
   })
@@ -94,13 +94,14 @@ export async function search(
       work(bundle, { ...order, task: 'search', from: order.from + i, step: workers }),
     ),
   )
-  const sum = nothing()
+  const sum = emptyReport()
   for (const report of reports) {
     sum.schedules += report.schedules
     sum.cpuMs += report.cpuMs
     sum.events += report.events
     sum.grants += report.grants
     sum.refusals += report.refusals
+    sum.passedOn += report.passedOn
     sum.failures.push(...report.failures)
     sum.digest += report.digest
     for (const [name, count] of Object.entries(report.byWorkload))
@@ -108,8 +109,4 @@ export async function search(
   }
   sum.failures.sort((a, b) => a.number - b.number)
   return sum
-}
-
-function nothing(): Report {
-  return { schedules: 0, cpuMs: 0, events: 0, grants: 0, refusals: 0, failures: [], byWorkload: {}, digest: '' }
 }

@@ -1,9 +1,11 @@
+import { inspect } from 'node:util'
 import type { Answer, Claim } from '../../src/store.js'
 import type { Actor } from './actor.js'
 import type { SimProcess } from './process.js'
 import { Allowances, Results, TickBook } from './records.js'
-import type { Witness } from './server.js'
+import type { IsBack, Witness } from './server.js'
 import type { Simulation } from './simulation.js'
+import { Victims } from './victims.js'
 
 /** A promise that was broken. */
 export interface Violation {
@@ -13,7 +15,7 @@ export interface Violation {
   at: number
 }
 
-/** Somebody who asked for something and waits. */
+/** An operation that asked for a lock and waits. */
 export interface Wait {
   actor: Actor
   process: SimProcess
@@ -31,10 +33,13 @@ export interface Wait {
   before: number
   settled: number | undefined
   granted: number | undefined
+  /** Of the grant, as far as its user can see it. */
+  token: bigint | undefined
 }
 
-/** Somebody who believes to hold something. */
+/** A process that believes to hold a lock. */
 export interface Belief {
+  actor: Actor
   process: SimProcess
   key: string
   weight: number
@@ -46,14 +51,27 @@ export interface Belief {
   /** Whether the process would say so if it looked now. */
   held: () => boolean
   over: boolean
+  /** When it was over. */
+  end: number
   /** It was taken away by force: it may not know yet. */
   revoked: boolean
   what: string
+  /** The longest that it was asked for. */
+  ttlMs: number
+  /** Heartbeats prolong it. */
+  renews: boolean
 }
+
+/** What is known of a grant. */
+export type Facts = Pick<Belief, 'weight' | 'capacity' | 'token' | 'held' | 'what'> &
+  Partial<Pick<Belief, 'ttlMs' | 'renews'>>
 
 export const ALL: number = 2 ** 31 - 1
 
-/** Knows what processes asked for, what they were told and what they see. Knows nothing of how that came about. */
+/** For so long after its grant a lease may be passed on inside a process: waiters of other processes wait meanwhile. */
+const TENANCY_MS = 15
+
+/** The judge knows what processes asked for, what they were answered and what they see, and nothing of the library's internals. */
 export class Judge implements Witness {
   readonly violations: Violation[] = []
   readonly waits: Wait[] = []
@@ -62,21 +80,27 @@ export class Judge implements Witness {
   readonly ticks: TickBook = new TickBook((rule, text) => this.accuse(rule, text))
   readonly allowances: Allowances = new Allowances((rule, text) => this.accuse(rule, text))
   readonly decidedAt: Map<bigint, number> = new Map()
+  readonly #victims: Victims
   readonly #sim: Simulation
   readonly #active = new Map<string, Belief[]>()
   readonly #history = new Map<string, Belief[]>()
   readonly #written = new Map<string, bigint>()
   readonly #tokens = new Map<string, bigint>()
-  readonly #revokedTokens = new Set<bigint>()
-  readonly #revokedEarly = new Set<string>()
+  readonly #revokedTokens = new Map<bigint, IsBack | undefined>()
+  readonly #revokedEarly = new Map<string, IsBack | undefined>()
   readonly #refusals = new Map<string, number[]>()
+  /** By token that the server reserved with a grant: the token of that grant. */
+  readonly #reserved = new Map<bigint, bigint>()
   grants = 0
   refusals = 0
+  /** Locks that were passed on inside a process, without a call to the server. */
+  passedOn = 0
 
   constructor(sim: Simulation) {
     this.#sim = sim
+    this.#victims = new Victims(sim, (rule, text) => this.accuse(rule, text))
     sim.onSeen = (process) => this.#seen(process)
-    sim.onThrow = (process, error) => this.accuse('uncaught', `${process?.label}: ${String(error)}`)
+    sim.onThrow = (process, error) => this.accuse('uncaught', `${process?.label}: ${inspect(error)}`)
   }
 
   accuse(rule: string, text: string): void {
@@ -90,27 +114,48 @@ export class Judge implements Witness {
     if (answer.granted === true) {
       if (!this.decidedAt.has(answer.token)) this.decidedAt.set(answer.token, this.#moment)
       this.#tokens.set(claim.owner, answer.token)
-      if (this.#revokedEarly.has(claim.owner)) this.#revokedTokens.add(answer.token)
+      this.#reserve(answer.token, answer.tokens)
+      if (this.#revokedEarly.has(claim.owner)) {
+        this.#revokedTokens.set(answer.token, this.#revokedEarly.get(claim.owner))
+      }
     } else if (answer.granted === false) {
       this.refusals++
-      const id = `${process.label} ${keyOf(claim.key)}`
-      const times = this.#refusals.get(id)
-      if (times) times.push(this.#sim.now)
-      else this.#refusals.set(id, [this.#sim.now])
+      this.requestOpened(claim, process)
     }
   }
 
-  pushedGrant(_key: string, owner: string, token: bigint): void {
-    this.decidedAt.set(token, this.#moment)
-    this.#tokens.set(owner, token)
+  requestOpened(claim: Claim, process: SimProcess): void {
+    const id = `${process.label} ${keyOf(claim.key)}`
+    const times = this.#refusals.get(id)
+    if (times) times.push(this.#sim.now)
+    else this.#refusals.set(id, [this.#sim.now])
   }
 
-  revoked(key: string, owner: string): void {
+  pushedGrant(_key: string, owner: string, token: bigint, tokens?: number): void {
+    this.decidedAt.set(token, this.#moment)
+    this.#tokens.set(owner, token)
+    this.#reserve(token, tokens)
+  }
+
+  #reserve(token: bigint, tokens = 1): void {
+    for (let i = 1; i < tokens; i++) this.#reserved.set(token + BigInt(i), token)
+  }
+
+  /** The token that the server knows the lease by. */
+  grantOf(token: bigint): bigint {
+    return this.#reserved.get(token) ?? token
+  }
+
+  revoked(key: string, owner: string, isBack?: IsBack): void {
     const token = this.#tokens.get(owner)
     // Stolen in the batch that granted it: its token is known a moment later.
-    if (token === undefined) return void this.#revokedEarly.add(owner)
-    this.#revokedTokens.add(token)
-    for (const belief of this.#active.get(keyOf(key)) ?? []) if (belief.token === token) belief.revoked = true
+    if (token === undefined) return void this.#revokedEarly.set(owner, isBack)
+    this.#revokedTokens.set(token, isBack)
+    for (const belief of this.#active.get(keyOf(key)) ?? []) {
+      if (belief.token === undefined || this.grantOf(belief.token) !== token || belief.revoked) continue
+      belief.revoked = true
+      this.#victims.add(belief, { early: false, isBack })
+    }
   }
 
   // What processes do.
@@ -139,35 +184,70 @@ export class Judge implements Witness {
       before: before.length,
       settled: undefined,
       granted: undefined,
+      token: undefined,
     }
     this.waits.push(wait)
     return wait
   }
 
-  begins(wait: Wait, facts: Pick<Belief, 'weight' | 'capacity' | 'token' | 'held' | 'what'>): Belief {
-    const { process, key, asked } = wait
+  begins(wait: Wait, facts: Facts): Belief {
+    const { actor, process, key, asked, ttlMs } = wait
     wait.settled ??= process.local
     wait.granted ??= process.local
+    wait.token ??= facts.token
     this.grants++
-    const revoked = facts.token !== undefined && this.#revokedTokens.has(facts.token)
-    const belief: Belief = { process, key, asked, start: process.local, over: false, revoked, ...facts }
-    this.#sim.trace && this.#sim.note(process, `HOLDS ${key} (${facts.what}), token …${String(facts.token).slice(-8)}`)
+    const grant = facts.token === undefined ? undefined : this.grantOf(facts.token)
+    if (grant !== facts.token) this.passedOn++
+    const revoked = grant !== undefined && this.#revokedTokens.has(grant)
+    const known = {
+      actor,
+      process,
+      key,
+      asked,
+      start: process.local,
+      over: false,
+      end: Number.POSITIVE_INFINITY,
+      revoked,
+      ttlMs,
+      renews: true,
+    }
+    const belief: Belief = { ...known, ...facts }
+    if (revoked) this.#victims.add(belief, { early: true, isBack: this.#revokedTokens.get(grant) })
+    if (this.#sim.trace)
+      this.#sim.note(process, `HOLDS ${key} (${facts.what}), token …${String(facts.token).slice(-8)}`)
     let active = this.#active.get(key)
     if (!active) this.#active.set(key, (active = []))
     active.push(belief)
     this.#compareTokens(belief)
+    this.#checkReserved(belief)
     return belief
+  }
+
+  /** The server has granted this token, or reserved it. */
+  #checkReserved({ actor, key, token, what }: Belief): void {
+    const { redlock, odd } = actor.shape
+    if (redlock || odd || token === undefined || !key.startsWith('lock:') || this.decidedAt.has(this.grantOf(token)))
+      return
+    this.accuse('token order', `${key}: ${token} (${what}) was never granted`)
   }
 
   ends(belief: Belief): void {
     if (belief.over) return
     belief.over = true
-    this.#sim.trace && this.#sim.note(belief.process, `no longer wants ${belief.key} (${belief.what})`)
+    belief.end = belief.process.local
+    if (this.#sim.trace) this.#sim.note(belief.process, `no longer wants ${belief.key} (${belief.what})`)
     const active = this.#active.get(belief.key) as Belief[]
     active.splice(active.indexOf(belief), 1)
   }
 
-  /** A write to a resource that knows the newest token it has seen. Called by those who have just seen that they hold the lock. */
+  /** A process works under this grant, or has not noticed yet that it is over. */
+  believes(token: bigint): boolean {
+    const isIt = (belief: Belief): boolean => belief.token !== undefined && this.grantOf(belief.token) === token
+    for (const active of this.#active.values()) if (active.some(isIt)) return true
+    return false
+  }
+
+  /** A write to a fenced resource, by a process that has just seen that it holds the lock. */
   writes(belief: Belief): void {
     const newest = this.#written.get(belief.key)
     if (belief.revoked || belief.weight !== belief.capacity || belief.token === undefined) return
@@ -177,20 +257,30 @@ export class Judge implements Witness {
     } else this.#written.set(belief.key, belief.token)
   }
 
-  /** First come, first served: within an instance, and between those who were first in theirs. `slackMs`: on the way. */
+  /** First come, first served: within an instance, and between the first waiters of instances. `slackMs`: requests so close together may overtake each other on the way. */
   compareTurns(slackMs: number): void {
-    // Who was cut off before it knew of its turn asks again behind the others.
+    // A waiter whose lease was taken before it knew of its turn asks again, behind the others.
     if (this.actors.some((actor) => actor.takenAt.length > 0)) return
     const granted = this.waits.filter((wait) => wait.inTurn && wait.exclusive && wait.granted !== undefined)
     for (const early of granted) {
       for (const late of granted) {
         if (early.key !== late.key || (late.granted as number) >= (early.granted as number)) continue
         const same = early.actor === late.actor
-        if (same ? early.asked >= late.asked : early.before > 0 || early.asked + slackMs >= late.asked) continue
+        // A waiter that waits for the turn of its own process has no entry in the store's queue meanwhile.
+        const slack = slackMs + TENANCY_MS
+        if (same ? early.asked >= late.asked : early.before > 0 || early.asked + slack >= late.asked) continue
+        if (!same && this.#isInTurn(late, slackMs)) continue
         const facts = `${late.actor.label} asked ${(late.asked - early.asked).toFixed(1)} ms after ${early.actor.label}`
         return this.accuse('overtaken', `${early.key}: ${facts} and was served first`)
       }
     }
+  }
+
+  /** Its lease was passed on inside its process, soon enough after the grant. */
+  #isInTurn({ token, granted }: Wait, slackMs: number): boolean {
+    if (token === undefined || this.grantOf(token) === token) return false
+    const decided = this.decidedAt.get(this.grantOf(token))
+    return decided !== undefined && (granted as number) <= decided + TENANCY_MS + slackMs
   }
 
   crashed(process: SimProcess): void {
@@ -204,12 +294,12 @@ export class Judge implements Witness {
     return (this.#refusals.get(`${process.label} ${key}`) ?? []).some((at) => at >= from && at <= to)
   }
 
-  /** Anybody of this process holds or held it between these moments. */
+  /** An instance of this process held the key at some time since `from`: those behind it know that it was busy. */
   wasHeldBy(process: SimProcess, key: string, from: number): boolean {
-    return (this.#history.get(key) ?? []).some((each) => each.process === process && (!each.over || each.start >= from))
+    return (this.#history.get(key) ?? []).some((each) => each.process === process && each.end >= from)
   }
 
-  /** Now, for the one whose code runs. */
+  /** Now, by the process whose code runs. */
   get #moment(): number {
     return this.#sim.current?.local ?? this.#sim.now
   }
@@ -236,7 +326,7 @@ export class Judge implements Witness {
     if (sum <= capacity) return
     const who = held.map(({ process, token, what }) => `${process.label} (${what}, token ${token})`).join(', ')
     this.accuse('capacity', `${key} is believed to be held by ${who}`)
-    // Said once.
+    // One violation per overlap is enough.
     for (const belief of held) belief.revoked = true
   }
 

@@ -18,7 +18,7 @@ export class LocalStore {
       if (this.keys.has(key)) return
       this.keys.add(key)
       real.watch?.(key, (event) => {
-        if (event.type === 'granted') witness.pushedGrant(key, event.owner, event.token)
+        if (event.type === 'granted') witness.pushedGrant(key, event.owner, event.token, event.tokens)
       })
     }
     const observed: Partial<MemoryStore> = {
@@ -28,9 +28,9 @@ export class LocalStore {
         for (const [i, answer] of answers.entries()) witness.decided(claims[i] as never, answer, process)
         return answers
       },
-      watch: (key, listener, only?: 'granted') => {
+      watch: (key, listener) => {
         this.openSubscriptions++
-        const watch = (real.watch as NonNullable<Store['watch']>).call(real, key, listener, only)
+        const watch = (real.watch as NonNullable<Store['watch']>).call(real, key, listener)
         let open = true
         const close = (): void => {
           if (open) this.openSubscriptions--

@@ -53,11 +53,11 @@ await withBundle([], async (bundle) => {
 })
 
 function print(report: Report, tookMs: number): void {
-  const { schedules, failures, events, grants, refusals, byWorkload } = report
+  const { schedules, failures, events, grants, refusals, passedOn, byWorkload } = report
   const each = Object.entries(byWorkload).map(([name, count]) => `${name} ${count}`)
   console.log(`seed ${seed}: ${schedules} schedules (${each.join(', ')})`)
   console.log(
-    `${events} events, ${grants} grants, ${refusals} refusals, ${(tookMs / 1_000).toFixed(1)} s, ${(report.cpuMs / schedules).toFixed(2)} ms of CPU each`,
+    `${events} events, ${grants} grants (${passedOn} passed on inside a process), ${refusals} refusals, ${(tookMs / 1_000).toFixed(1)} s, ${(report.cpuMs / schedules).toFixed(2)} ms of CPU each`,
   )
   console.log(`${failures.length} schedules with violations`)
   for (const [rule, failed] of byRule(report)) {

@@ -1,4 +1,6 @@
-import type { Answer, Claim, Lease, Store, StoreEvent, Watch } from '../../src/store.js'
+import type { Answer, Claim, LeaseId, Store, StoreEvent, Watch } from '../../src/store.js'
+import { keyOf } from './judge.js'
+import { oddStore } from './odd-store.js'
 import type { SimProcess } from './process.js'
 import { type Faults, mix, Random } from './random.js'
 import { copy, REVOCATIONS, type Server, type Subscriber } from './server.js'
@@ -6,6 +8,8 @@ import type { Shape } from './shape.js'
 import type { Simulation } from './simulation.js'
 import type { Outage, Weather } from './weather.js'
 
+/** The key of a subscription to the grants of all keys. */
+const GRANTS = '*grants'
 /** A store tries again this often to subscribe. */
 const RESUBSCRIBE_MS = 200
 const REMOTE_CALLS = ['acquire', 'renew', 'release', 'holders', 'inspect', 'revoke', 'take', 'now'] as const
@@ -14,15 +18,31 @@ interface Subscription extends Watch {
   key: string
   listener: (event: StoreEvent) => void
   open: boolean
-  local: boolean
   subscriber: Subscriber | undefined
 }
 
 /** What becomes of one call. */
 type Fate = 'loseRequest' | 'breakRequest' | 'loseReply' | 'breakReply' | 'slowRequest' | 'slowReply'
 
+/** Between one process and whatever keeps its leases. */
+export interface Wire {
+  readonly store: Store
+  readonly process: SimProcess
+  readonly calls: number
+  readonly openSubscriptions: number
+  readonly listeners: number
+  /** Every subscription to what was revoked has reached the server. */
+  readonly hearsRevocations: boolean
+  /** A request for this key is on the way, or open inside the server. */
+  isAsking(key: string): boolean
+  /** The last request for this key that has come to an end failed. On a store that keeps requests open, the next may take long. */
+  hasFailed(key: string): boolean
+  clearUp(): void
+  roughen(): void
+}
+
 /** Between one process and the server. */
-export class Connection {
+export class Connection implements Wire {
   readonly store: Store
   readonly subscriptions: Set<Subscription> = new Set()
   readonly process: SimProcess
@@ -41,6 +61,12 @@ export class Connection {
   #repliesUntil = 0
   #pushesUntil = 0
   #clear = false
+  /** Claims that were sent and not answered, until the core gives them up. */
+  readonly #asking = new Set<{ key: string; until: number }>()
+  /** Keys whose last request failed or was lost, on a store that keeps requests open. */
+  readonly #failed = new Set<string>()
+  /** Of all rounds so far. */
+  readonly #outages: Outage[] = []
 
   constructor(
     parts: { sim: Simulation; server: Server; shape: Shape; weather: Weather },
@@ -56,9 +82,10 @@ export class Connection {
     this.#faults = this.#sim.faults(`${process.label}.call`, mix(seed, 401 + index))
     this.#pushFaults = this.#sim.faults(`${process.label}.push`, mix(seed, 501 + index))
     this.#random = new Random(mix(seed, 601 + index))
-    this.store = this.#build()
+    const store = this.#build()
+    const mistakes = this.#sim.faults(`${process.label}.mistake`, mix(seed, 701 + index))
+    this.store = this.#shape.odd && !this.#weather.calm ? oddStore(store, mistakes, process) : store
     this.#server.grantChannels.set(process, (key, event) => this.#push(() => this.#hearGrant(key, event), event))
-    for (const outage of this.#weather.outages) this.#sim.plan(outage.from, () => this.#suffer(outage))
   }
 
   get openSubscriptions(): number {
@@ -69,15 +96,40 @@ export class Connection {
     return this.#doubters.size
   }
 
+  get hearsRevocations(): boolean {
+    // None at all: the odd store may have refused it, and then only the next heartbeat tells.
+    const watches = [...this.subscriptions].filter(({ key }) => key === REVOCATIONS)
+    return watches.length > 0 && watches.every((each) => each.live())
+  }
+
+  hasFailed(key: string): boolean {
+    return this.#failed.has(key)
+  }
+
+  isAsking(key: string): boolean {
+    const now = this.process.local
+    return [...this.#asking].some((each) => each.key === key && now <= each.until)
+  }
+
   clearUp(): void {
     this.#clear = true
+  }
+
+  /** The next round begins. */
+  roughen(): void {
+    this.#clear = false
+    for (const outage of this.#weather.outages) {
+      const { now } = this.#sim
+      const moved = { ...outage, from: now + outage.from, to: now + outage.to }
+      this.#outages.push(moved)
+      this.#sim.plan(moved.from, () => this.#suffer(moved))
+    }
   }
 
   #build(): Store {
     const shape = this.#shape
     const server = this.#server.store
-    const features = { ...server.features, counting: shape.counting, atomic: shape.atomic } as Record<string, boolean>
-    for (const word of ['line', 'queue']) if (word in features) features[word] = shape.queue
+    const features = { ...server.features, counting: shape.counting, atomic: shape.atomic, queue: shape.queue }
     const store: Record<string, unknown> = {
       name: 'simulated',
       expiry: 'timed',
@@ -85,26 +137,27 @@ export class Connection {
       timeoutMs: shape.timeoutMs,
       maxBatch: shape.maxBatch,
       blocks: shape.blocks,
-      onDoubt: this.#onDoubt,
-      onPossibleLoss: this.#onDoubt,
+      onPossibleLoss: this.#onPossibleLoss,
       close: async () => {},
     }
     for (const method of REMOTE_CALLS) {
       if (method in server) store[method] = (...args: unknown[]) => this.#call(method, args)
     }
     if (shape.watches) {
-      store['watch'] = (key: string, listener: (event: StoreEvent) => void, only?: 'granted') =>
-        this.#watch(key, listener, only === 'granted')
+      store['watch'] = (key: string, listener: (event: StoreEvent) => void) => this.#watch(key, listener)
       if (shape.watchesHeld) {
-        store['watchRevoked'] = (listener: (lease: Lease) => void) =>
-          this.#watch(REVOCATIONS, (event) => listener(event as unknown as Lease), false)
+        store['watchRevoked'] = (listener: (lease: LeaseId) => void) =>
+          this.#watch(REVOCATIONS, (event) => listener(event as unknown as LeaseId))
       }
-      if (shape.allGrants) store['hearsGrants'] = store['receivesAllGrants'] = () => this.#live
+      if (shape.allGrants) {
+        store['watchGrants'] = (listener: (key: string, event: StoreEvent) => void) =>
+          this.#watch(GRANTS, (pushed) => listener(...(pushed as unknown as [string, StoreEvent])))
+      }
     }
     return store as unknown as Store
   }
 
-  readonly #onDoubt = (listener: () => void): (() => void) => {
+  readonly #onPossibleLoss = (listener: () => void): (() => void) => {
     this.#doubters.add(listener)
     return () => this.#doubters.delete(listener)
   }
@@ -114,6 +167,7 @@ export class Connection {
     const { process } = this
     const call = `${method} #${++this.calls}`
     const sent = copy(args)
+    const sentAt = process.local
     const w = this.#weather
     const strike = this.#faults.draw<Fate>([
       ['loseRequest', w.loseRequest],
@@ -126,43 +180,78 @@ export class Connection {
     const fate = strike?.kind
     const slow = strike ? strike.random.spread(...w.slowMs) : 0
     if (strike) process.disturbances.push({ from: process.local, to: process.local + slow })
-    sim.trace &&
+    if (sim.trace)
       sim.note(process, `→ ${call} ${describe(sent)}${strike ? ` [${strike.id} ${Math.round(slow)} ms]` : ''}`)
     if (this.#shape.atOnce && process.local <= sim.now && !strike && !this.#outage()) {
       const answer = this.#server.handle(process, method, sent)
-      sim.trace && sim.note(process, `← ${call}: ${describe(answer)}`)
+      if (sim.trace) sim.note(process, `← ${call}: ${describe(answer)}`)
       return Promise.resolve(answer)
+    }
+    const answered = this.#track(method, sent)
+    // The core learns of a call that gets no answer when it gives it up.
+    const lose = (): void => {
+      process.disturbances.push({ from: sentAt, to: sentAt + this.#shape.timeoutMs + openMs(method, sent) })
+      this.#note(method, sent, true)
     }
     return new Promise((resolve, reject) => {
       const fail = (at: number): void =>
         this.#receive(at, () => {
-          sim.trace && sim.note(process, `✗ ${call}`)
+          if (sim.trace) sim.note(process, `✗ ${call}`)
+          process.disturbances.push({ from: sentAt, to: process.local })
+          this.#note(method, sent, true)
+          answered()
           reject(new Error('connection reset'))
         })
       const arrives = this.#inOrder('request', process.local + this.#latency() + (fate === 'slowRequest' ? slow : 0))
       // What waits behind a slow call on the same connection is late too.
       if (arrives > process.local + w.latency[1]) process.disturbances.push({ from: process.local, to: arrives })
-      if (fate === 'loseRequest') return
+      if (fate === 'loseRequest') return lose()
       if (fate === 'breakRequest') return fail(process.local + this.#latency() + slow / 10)
       sim.plan(arrives, () => {
         const outage = this.#outage()
         if (outage) {
           if (outage.how === 'refused') fail(sim.now + this.#latency())
+          else lose()
           return
         }
+        if (fate === 'loseReply' && method === 'acquire' && sim.now > sentAt + this.#shape.timeoutMs) {
+          for (const { owner } of sent[0] as Claim[]) this.#server.unheard.add(owner)
+        }
         this.#serve(method, sent, (answer) => {
-          sim.trace && sim.note(undefined, `${process.label} ${call}: ${describe(answer)}`)
-          if (fate === 'loseReply') return
+          if (sim.trace) sim.note(undefined, `${process.label} ${call}: ${describe(answer)}`)
+          if (fate === 'loseReply') return lose()
           const back = this.#inOrder('reply', sim.now + this.#latency() + (fate === 'slowReply' ? slow : 0))
           if (back > sim.now + w.latency[1]) process.disturbances.push({ from: sim.now, to: back })
           if (fate === 'breakReply') return fail(back)
           this.#receive(back, () => {
-            sim.trace && sim.note(process, `← ${call}: ${describe(answer)}`)
+            if (sim.trace) sim.note(process, `← ${call}: ${describe(answer)}`)
+            this.#note(method, sent, false)
+            answered()
             resolve(answer)
           })
         })
       })
     })
+  }
+
+  #note(method: string, sent: unknown[], failed: boolean): void {
+    if (method !== 'acquire' || !this.#shape.blocks) return
+    for (const { key } of sent[0] as Claim[]) {
+      if (failed) this.#failed.add(keyOf(key))
+      else this.#failed.delete(keyOf(key))
+    }
+  }
+
+  /** Returns what to call when the answer arrives. */
+  #track(method: string, sent: unknown[]): () => void {
+    if (method !== 'acquire' || !this.#shape.blocks) return () => {}
+    const tracked = (sent[0] as Claim[]).map(({ key, blockMs = 0 }) => {
+      return { key: keyOf(key), until: this.process.local + this.#shape.timeoutMs + blockMs }
+    })
+    for (const each of tracked) this.#asking.add(each)
+    return () => {
+      for (const each of tracked) this.#asking.delete(each)
+    }
   }
 
   #serve(method: string, args: unknown[], reply: (answer: unknown) => void): void {
@@ -190,10 +279,10 @@ export class Connection {
 
   #outage(): Outage | undefined {
     const { now } = this.#sim
-    return this.#weather.outages.find(({ from, to }) => from <= now && now < to)
+    return this.#outages.find(({ from, to }) => from <= now && now < to)
   }
 
-  #watch(key: string, listener: (event: StoreEvent) => void, grantsOnly: boolean): Watch {
+  #watch(key: string, listener: (event: StoreEvent) => void): Watch {
     const { subscriptions } = this
     const known = [...subscriptions].some((each) => each.key === key && each.live())
     const subscription: Subscription = {
@@ -201,21 +290,18 @@ export class Connection {
       listener,
       open: true,
       subscriber: undefined,
-      // Every grant is pushed anyway: nothing has to be known at the server.
-      local: grantsOnly && this.#shape.allGrants,
       ready: false,
-      live: () => this.#live && (subscription.local || subscription.subscriber !== undefined),
+      live: () => this.#live && subscription.subscriber !== undefined,
       close: () => {
         subscription.open = false
         subscriptions.delete(subscription)
         if (subscription.subscriber) this.#server.subscribers.delete(subscription.subscriber)
-        this.#sim.trace && this.#sim.note(this.process, `unsubscribes from ${key}`)
+        if (this.#sim.trace) this.#sim.note(this.process, `unsubscribes from ${key}`)
       },
     }
     subscriptions.add(subscription)
-    this.#sim.trace && this.#sim.note(this.process, `subscribes to ${key}`)
-    if (subscription.local && this.#live) subscription.ready = true
-    else if (known && this.#live) {
+    if (this.#sim.trace) this.#sim.note(this.process, `subscribes to ${key}`)
+    if (known && this.#live) {
       this.#register(subscription)
       subscription.ready = true
     } else subscription.ready = this.#subscribe(subscription)
@@ -223,8 +309,10 @@ export class Connection {
   }
 
   #register(subscription: Subscription): void {
-    if (!subscription.open || this.process.crashed || subscription.local) return
+    if (!subscription.open || this.process.crashed) return
     const { key, listener } = subscription
+    // Subscribed anew after an outage and by its own retry, it is known to the server once.
+    if (subscription.subscriber) this.#server.subscribers.delete(subscription.subscriber)
     const push = (event: StoreEvent): void => this.#push(() => subscription.open && listener(event), event)
     subscription.subscriber = { process: this.process, key, push }
     this.#server.subscribers.add(subscription.subscriber)
@@ -251,7 +339,11 @@ export class Connection {
   }
 
   #hearGrant(key: string, event: StoreEvent): void {
-    for (const each of [...this.subscriptions]) if (each.key === key && each.open) each.listener({ ...event })
+    for (const each of [...this.subscriptions]) {
+      if (!each.open || !each.subscriber) continue
+      if (each.key === key) each.listener({ ...event })
+      else if (each.key === GRANTS) each.listener([key, { ...event }] as unknown as StoreEvent)
+    }
   }
 
   #push(hear: () => void, event: StoreEvent): void {
@@ -265,7 +357,7 @@ export class Connection {
       ['double', w.doublePush],
     ])
     const text = sim.trace ? `push ${describe(event)}` : ''
-    sim.trace && sim.note(undefined, `${text} to ${process.label}${strike ? ` [${strike.id}]` : ''}`)
+    if (sim.trace) sim.note(undefined, `${text} to ${process.label}${strike ? ` [${strike.id}]` : ''}`)
     if (strike) process.disturbances.push({ from: sim.now, to: sim.now + w.slowMs[1] })
     if (strike?.kind === 'lose') return
     const delay = strike ? strike.random.spread(...w.slowMs) : 0
@@ -273,7 +365,7 @@ export class Connection {
       this.#receive(
         at,
         () => {
-          sim.trace && sim.note(process, `⇠ ${text}`)
+          if (sim.trace) sim.note(process, `⇠ ${text}`)
           hear()
         },
         'push',
@@ -313,4 +405,10 @@ function describe(value: unknown): string {
 
 function shortToken(token: bigint): string {
   return `…${String(token).slice(-8)}`
+}
+
+/** How long the server may keep this call open. */
+function openMs(method: string, sent: unknown[]): number {
+  if (method !== 'acquire') return 0
+  return Math.max(...(sent[0] as Claim[]).map(({ blockMs = 0 }) => blockMs))
 }

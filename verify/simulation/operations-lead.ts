@@ -17,14 +17,21 @@ export async function election(actor: Actor, op: ElectionOperation): Promise<voi
   const { judge, process } = actor
   const stop = actor.abortAfter(op.lasts)
   const campaign = actor.locks.election(op.name, { ttl: op.ttl })
-  actor.kept.push(campaign)
+  actor.retained.push(campaign)
   let wait = actor.asks(`election:${op.name}`, op.name, Number.POSITIVE_INFINITY, { exclusive: true })
   const work = async ({ term, signal }: { term: bigint; signal: AbortSignal }): Promise<void> => {
     const held = (): boolean => campaign.isLeader
-    const belief: Belief = judge.begins(wait, { weight: ALL, capacity: ALL, token: term, held, what: `#${op.id}` })
+    const belief: Belief = judge.begins(wait, {
+      weight: ALL,
+      capacity: ALL,
+      token: term,
+      held,
+      what: `#${op.id}`,
+      ttlMs: op.ttl,
+    })
     if (campaign.isLeader) judge.writes(belief)
-    const told = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
-    if (!signal.aborted) await Promise.race([actor.sleep(op.hold), told])
+    const aborted = new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
+    if (!signal.aborted) await Promise.race([actor.sleep(op.hold), aborted])
     if (op.resigns) void campaign.resign()
     judge.ends(belief)
     wait = actor.asks(`election:${op.name}`, op.name, Number.POSITIVE_INFINITY, { exclusive: true })
@@ -72,6 +79,7 @@ export async function limiter(actor: Actor, op: LimiterOperation): Promise<void>
   const { process, judge } = actor
   const asked = process.local
   const stop = actor.abortAfter(op.abortAfter)
+  judge.allowances.asked(op.key, asked)
   // One for all, so that takes of one turn travel together.
   const limited = (actor.limiter ??= actor.locks.limiter(op.name, op.rule))
   try {
@@ -84,13 +92,13 @@ export async function limiter(actor: Actor, op: LimiterOperation): Promise<void>
     else if (op.waits) judge.accuse('wrong error', `${actor.label} limiter: waited for nothing`)
   } catch (error) {
     const { code, message } = error as { code?: string; message?: string }
-    const told =
+    const isExpected =
       code === 'STORE_UNAVAILABLE'
         ? !actor.undisturbed(asked)
         : code === 'CLOSED'
           ? actor.closing
           : message === 'aborted by the user'
-    if (!told) judge.accuse('wrong error', `${actor.label} limiter: ${String(error)}`)
+    if (!isExpected) judge.accuse('wrong error', `${actor.label} limiter: ${String(error)}`)
   }
   const end = stop.abortedAt()
   if (op.waits && end !== undefined && process.local > end + 5 && end > asked) {

@@ -29,7 +29,7 @@ export async function runOnce(actor: Actor, op: RunOnceOperation): Promise<void>
   const recorded = judge.results.has(name)
   const run = async (held: Lock): Promise<string> => {
     ran = true
-    actor.kept.push(held)
+    actor.retained.push(held)
     wait.settled = actor.process.local
     const facts = { weight: ALL, capacity: ALL, token: held.fencingToken, held: () => held.isHeld, what: `#${op.id}` }
     const belief = judge.begins(wait, facts)
@@ -48,8 +48,9 @@ export async function runOnce(actor: Actor, op: RunOnceOperation): Promise<void>
     }
   } catch (error) {
     const { code, message } = error as { code?: string; message?: string }
-    // A store that keeps requests open remembers no values in practice, and shows a record only when one of them ends.
-    if (recorded && code === 'LOCK_TIMEOUT' && !actor.shape.blocks && actor.undisturbed(wait.asked)) {
+    // A waiter behind an open request of its own process sees the record when that request ends.
+    const isBehind = actor.shape.blocks && wait.before > 0
+    if (recorded && code === 'LOCK_TIMEOUT' && !isBehind && actor.undisturbed(wait.asked)) {
       judge.accuse(
         'record not found',
         `${actor.label} "${name}": #${op.id} times out although a result was recorded before`,
@@ -82,7 +83,7 @@ export async function schedule(actor: Actor, op: ScheduleOperation): Promise<voi
     running.on(event, (facts) => {
       const { tick, first } = facts as { tick: Date | undefined; first?: Date }
       actor.note(`schedule ${event} ${tick?.toISOString() ?? ''}`)
-      if (tick) judge.ticks.told(actor, event, tick.getTime(), first?.getTime())
+      if (tick) judge.ticks.report(actor, event, tick.getTime(), first?.getTime())
     })
   }
   await actor.sleep(op.lasts)

@@ -10,7 +10,9 @@ export interface RequestOperation extends Operation {
   abortAfter?: number
 }
 
-/** Web Locks. The callback is told nothing of time, so what it may believe is taken from the events of its lease. */
+const DEFAULT_TTL_MS = 30_000
+
+/** Web Locks. The callback does not see how long its lock lasts, so its belief is taken from the events of its lease. */
 export async function request(actor: Actor, op: RequestOperation): Promise<void> {
   const { judge, process } = actor
   const shared = op.mode === 'shared'
@@ -30,12 +32,18 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
   const callback = async (lock: unknown): Promise<string> => {
     wait.settled = process.local
     if (lock === null) return 'busy'
-    const lease = actor.claimLease(op.name)
+    const lease = actor.claimLease(op.name, shared ? 'shared' : 'exclusive', wait.asked)
     if (!lease) {
       judge.accuse('events', `${actor.label} ${op.name}: a callback without an event "acquired"`)
       return 'done'
     }
-    const facts = { weight: shared ? 1 : ALL, capacity: ALL, token: lease.token, what: `#${op.id}` }
+    const facts = {
+      weight: shared ? 1 : ALL,
+      capacity: ALL,
+      token: lease.token,
+      what: `#${op.id}`,
+      ttlMs: DEFAULT_TTL_MS,
+    }
     belief = judge.begins(wait, { ...facts, held: () => !lease.ended && process.world.now(true) < lease.deadline })
     await actor.sleep(op.hold)
     stolen = belief.revoked && process.local > belief.start
@@ -122,7 +130,7 @@ export async function distributed(actor: Actor, op: DistributedOperation): Promi
   }
 }
 
-/** One belief per instance and name, until the time that it was told last. */
+/** One belief per instance and name, until the deadline that was reported last. */
 function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: Date): void {
   const { process, judge } = actor
   const deadline = process.clockAt(process.local) + expiresAt.getTime() - actor.sim.probe(() => process.world.date())
@@ -146,8 +154,9 @@ function believe(actor: Actor, op: DistributedOperation, wait: Wait, expiresAt: 
 /** From the moment of asking, a shorter time counts. */
 function shorten(actor: Actor, name: string, ttlMs: number): void {
   const before = actor.beliefs.get(name)
-  // As much earlier as the holder stops trusting it.
-  const until = actor.process.clockAt(actor.process.local) + ttlMs * 0.99 - 2
+  // The holder stops trusting it earlier than the store does, by what clocks may differ; on Redlock both the store and the core subtract that.
+  const margin = (ttlMs * 0.01 + 2) * (actor.shape.redlock ? 2 : 1)
+  const until = actor.process.clockAt(actor.process.local) + ttlMs - margin
   if (before) before.deadline = Math.min(before.deadline, until)
 }
 

@@ -20,6 +20,8 @@ export interface LockOperation extends Operation {
   /** When the user reads `lock.signal`: as soon as it is held, or only after the release. */
   reads?: 'early' | 'late'
   abortAfter?: number
+  /** With the signal that all of the process share. */
+  shutdown?: boolean
 }
 
 function optionsOf(op: LockOperation, signal: AbortSignal | undefined): Record<string, unknown> {
@@ -37,7 +39,7 @@ export async function lock(actor: Actor, op: LockOperation): Promise<void> {
   const { locks } = actor
   const { permits, style, name } = op
   const aborting = op.abortAfter === undefined ? undefined : actor.abortAfter(op.abortAfter)
-  const options = optionsOf(op, aborting?.signal)
+  const options = optionsOf(op, aborting?.signal ?? (op.shutdown ? actor.shutdown : undefined))
   const key = `${permits === undefined ? 'lock' : 'semaphore'}:${name}`
   const exclusive = permits === undefined && op.mode === undefined
   const wait = actor.asks(key, name, style === 'try' ? 0 : op.wait, {
@@ -46,11 +48,13 @@ export async function lock(actor: Actor, op: LockOperation): Promise<void> {
     inTurn: permits === undefined,
   })
   const semaphore = permits === undefined ? undefined : locks.semaphore(name, permits)
+  // One attempt asks one slot after the other, where the store cannot count.
+  const slots = permits === undefined || actor.shape.counting ? 1 : permits
   let endedHeld: boolean | undefined
   try {
     if (style === 'with') {
       const run = async (held: Lock): Promise<string> => {
-        granted(actor, wait, held)
+        granted(actor, wait, held, slots)
         const belief = begin(actor, op, wait, held)
         await hold(actor, op, held, belief)
         endedHeld = held.isHeld
@@ -74,25 +78,25 @@ export async function lock(actor: Actor, op: LockOperation): Promise<void> {
     if (!held) {
       wait.settled = actor.process.local
       actor.note(`finds ${key} busy`)
-      actor.inTime(wait, { abortedAt: aborting?.abortedAt() })
+      actor.inTime(wait, { abortedAt: aborting?.abortedAt(), calls: slots })
       return
     }
-    granted(actor, wait, held)
+    granted(actor, wait, held, slots)
     const belief = begin(actor, op, wait, held)
     await hold(actor, op, held, belief)
     await release(actor, op, held, belief)
   } catch (error) {
     if ((error as { code?: string }).code === 'LOCK_LOST' && endedHeld !== undefined) return
-    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: permits === undefined ? 1 : permits + 1 })
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: slots })
   }
 }
 
-function granted(actor: Actor, wait: Wait, held: Lock): void {
+function granted(actor: Actor, wait: Wait, held: Lock, calls: number): void {
   wait.settled = actor.process.local
-  actor.kept.push(held)
-  actor.inTime(wait, {})
+  actor.retained.push(held)
+  actor.inTime(wait, { calls })
   if (!actor.weather.calm) return
-  const decided = actor.judge.decidedAt.get(held.fencingToken)
+  const decided = actor.judge.decidedAt.get(actor.judge.grantOf(held.fencingToken))
   if (decided === undefined) return
   const acquiredAt = held.acquiredAt.getTime()
   const early = actor.process.clockAt(decided) - acquiredAt
@@ -115,6 +119,9 @@ function begin(actor: Actor, op: LockOperation, wait: Wait, held: Lock): Belief 
     token: held.fencingToken,
     held: () => held.isHeld,
     what: `#${op.id}`,
+    ttlMs: Math.max(op.ttl, op.extend ?? 0),
+    // With `maxHold`, there is nothing left to renew some time.
+    renews: op.autoRenew !== false && op.maxHold === undefined,
   })
   if (op.reads === 'early') watchSignal(actor, held, belief)
   return belief
@@ -148,10 +155,11 @@ async function hold(actor: Actor, op: LockOperation, held: Lock, belief: Belief)
   const { ttl, autoRenew = true } = op
   const lasted = actor.process.local - start
   const promised = autoRenew ? (maxHold ?? Number.POSITIVE_INFINITY) : Math.min(ttl, maxHold ?? ttl)
-  const drift = Math.min(ttl, promised) * 0.01 + 2
-  // A grant to a request that was kept open counts from when that was sent: little of a short ttl may be left.
-  const cut = actor.shape.blocks
-  if (!held.isHeld && !cut && lasted < promised - drift - actor.weather.latency[1] * 2 - 2) {
+  // Redlock's grants are that much shorter before the core subtracts its own.
+  const drift = (Math.min(ttl, promised) * 0.01 + 2) * (actor.shape.redlock ? 2 : 1)
+  // A grant to an open request counts from when that was sent, at most half of its ttl ago.
+  const cut = actor.shape.blocks && !autoRenew ? Math.min(ttl / 2, promised) : 0
+  if (!held.isHeld && lasted + cut < promised - drift - actor.weather.latency[1] * 2 - 2) {
     actor.judge.accuse(
       'lost in calm weather',
       `${actor.label} ${belief.key}: held for less than ${Math.round(lasted)} ms`,
@@ -213,7 +221,7 @@ export async function group(actor: Actor, op: GroupOperation): Promise<void> {
   )
   let endedHeld: boolean | undefined
   const use = async (held: LockGroup): Promise<void> => {
-    actor.kept.push(held)
+    actor.retained.push(held)
     const beliefs = held.locks.map((each) => {
       const wait = waits.find(({ name }) => name === each.name) as Wait
       return actor.judge.begins(wait, {

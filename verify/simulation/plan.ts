@@ -16,7 +16,12 @@ export interface Plan {
   /** From then on nothing goes wrong any more, and everything has to come to an end. */
   lastsMs: number
   operations: Operation[]
+  /** How often all of it is done, one round after the other. */
+  rounds: number
 }
+
+/** Operations after which an instance takes no part in a second round. */
+const ENDS = ['crash', 'close']
 
 /** The schedule of this number. `only`: of this workload, instead of all of them by turns. `shaped`: on this kind of store. */
 export function planOf(seed: number, number: number, only?: string, shaped?: string): Plan {
@@ -32,13 +37,16 @@ export function planOf(seed: number, number: number, only?: string, shaped?: str
   const lastsMs = workload.lastsMs ?? random.pick([800, 3_000, 6_000])
   const weather = workload.weather?.(random, lastsMs) ?? chooseWeather(random, lastsMs)
   const actors = shape.inProcess ? [0, 0, 0].slice(random.below(2)) : chooseProcesses(random)
-  const operations = workload.operations(random, {
+  let operations = workload.operations(random, {
     actors: actors.length,
     lastsMs,
     shape,
     calm: weather.calm,
-    contended: random.chance(0.4),
+    aimed: weather.aimed,
+    contended: random.chance(0.4) || weather.aimed,
   })
+  const rounds = workload.repeats && random.chance(0.05) ? 3 : 1
+  if (rounds > 1) operations = operations.filter(({ type }) => !ENDS.includes(type))
   for (const [id, operation] of operations.entries()) operation.id = id + 1
   operations.sort((a, b) => a.at - b.at)
   return {
@@ -50,6 +58,7 @@ export function planOf(seed: number, number: number, only?: string, shaped?: str
     actors,
     lastsMs,
     operations,
+    rounds,
   }
 }
 

@@ -1,4 +1,4 @@
-import type { Cancel, World } from '../../src/kit/world.js'
+import type { Cancel, World } from '../../src/util/world.js'
 import { type Faults, mix, Random } from './random.js'
 import type { Simulation } from './simulation.js'
 import type { Weather } from './weather.js'
@@ -60,6 +60,8 @@ export class SimProcess {
       date: () => this.#now() + this.#wallOffset,
       after: (ms, run) => this.#after(ms, run),
       random: () => this.#random.next(),
+      // Code takes no time here: whenever time passes without an event, the process was frozen.
+      cpu: () => 0,
       bytes: () => Uint8Array.from({ length: 16 }, () => this.#random.below(256)),
     }
   }
@@ -86,6 +88,11 @@ export class SimProcess {
   /** The longest time without its processor since then. */
   longestPause(since: number): number {
     return Math.max(0, ...this.#pauses.filter(({ at }) => at >= since).map(({ ms }) => ms))
+  }
+
+  /** How much time it has lost since then, pauses that had begun before included. */
+  pausedSince(since: number): number {
+    return this.#pauses.filter(({ at, ms }) => at + ms > since).reduce((sum, { ms }) => sum + ms, 0)
   }
 
   #paused(ms: number): void {

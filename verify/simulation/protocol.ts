@@ -1,6 +1,6 @@
 import type { Violation } from './judge.js'
 
-/** What a worker is told to do. */
+/** The task of a worker. */
 export interface Order {
   task: 'search' | 'show'
   seed: number
@@ -40,8 +40,25 @@ export interface Report {
   events: number
   grants: number
   refusals: number
+  /** Locks that were passed on inside a process. */
+  passedOn: number
   failures: Failure[]
   byWorkload: Record<string, number>
   /** Of everything that happened, if asked for. */
   digest: string
+}
+
+/** The report before the first schedule. */
+export function emptyReport(): Report {
+  return {
+    schedules: 0,
+    cpuMs: 0,
+    events: 0,
+    grants: 0,
+    refusals: 0,
+    passedOn: 0,
+    failures: [],
+    byWorkload: {},
+    digest: '',
+  }
 }

@@ -11,7 +11,7 @@ export class Results {
     this.#accuse = accuse
   }
 
-  /** Somebody was told a result of this key. */
+  /** A caller got a result of this key. */
   has(key: string): boolean {
     return this.#returned.has(key)
   }
@@ -22,7 +22,7 @@ export class Results {
     if (recorded !== undefined) this.#accuse('runs again', `"${key}": #${id} runs after "${recorded}" was returned`)
   }
 
-  /** Somebody was told this result. */
+  /** A caller got this result. */
   returned({ id }: Operation, key: string, result: string): void {
     const recorded = this.#returned.get(key)
     if (recorded === undefined) this.#returned.set(key, result)
@@ -30,18 +30,18 @@ export class Results {
   }
 }
 
-/** What was told of each tick of a schedule. */
+/** The events of each tick of a schedule. */
 export class TickBook {
   readonly #accuse: Accuse
   readonly #ticks = new Map<number, Map<string, number>>()
-  /** What each instance said last of a tick. */
+  /** The last event of each instance about a tick. */
   readonly #last = new Map<string, string>()
 
   constructor(accuse: Accuse) {
     this.#accuse = accuse
   }
 
-  told(actor: Actor, event: string, tick: number, first: number = tick): void {
+  report(actor: Actor, event: string, tick: number, first: number = tick): void {
     const events = this.#of(tick)
     events.set(event, (events.get(event) ?? 0) + 1)
     this.#last.set(`${tick} ${actor.label}`, event)
@@ -52,7 +52,7 @@ export class TickBook {
     }
   }
 
-  /** Of ticks until then: whoever says that it ran elsewhere must be right. */
+  /** Ticks until then: an instance that says that a tick ran elsewhere must be right. */
   finish(until: number): void {
     for (const [tick, events] of this.#ticks) {
       if (tick > until || !events.has('elsewhere')) continue
@@ -81,6 +81,14 @@ export class Allowances {
 
   constructor(accuse: Accuse) {
     this.#accuse = accuse
+  }
+
+  /**
+   * The allowance of a key counts from the first request of anybody: what a caller took and did not wait for is passed on
+   * to the next one of its process.
+   */
+  asked(key: string, at: number): void {
+    if (!this.#allowed.has(key)) this.#allowed.set(key, { from: at, sum: 0 })
   }
 
   /** `asked` and `now` in true time; clocks may run 1 % faster. */

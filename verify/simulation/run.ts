@@ -1,11 +1,12 @@
-import { getEventListeners } from 'node:events'
-import { realWorld } from '../../src/kit/world.js'
+import { inspect } from 'node:util'
+import { realWorld } from '../../src/util/world.js'
 import { Locks } from '../../src/locks.js'
 import { Actor, type Operation } from './actor.js'
 import * as chaos from './chaos.js'
 import { Judge, keyOf, type Violation } from './judge.js'
+import { Leftovers } from './leftovers.js'
 import { LocalStore } from './local-store.js'
-import { Connection } from './network.js'
+import { Connection, type Wire } from './network.js'
 import * as operations from './operations.js'
 import * as leading from './operations-lead.js'
 import * as running from './operations-runs.js'
@@ -13,6 +14,8 @@ import * as web from './operations-web.js'
 import type { Plan } from './plan.js'
 import { EPOCH, SimProcess } from './process.js'
 import { mix, Random } from './random.js'
+import { RedlockCluster } from './redlock-cluster.js'
+import { RedlockWire } from './redlock-wire.js'
 import { Server } from './server.js'
 import { Simulation, type TraceLine } from './simulation.js'
 
@@ -21,6 +24,7 @@ export interface Outcome {
   events: number
   grants: number
   refusals: number
+  passedOn: number
   struck: string[]
   trace: TraceLine[] | undefined
   /** Long identities of instances, and what a timeline calls them. */
@@ -40,11 +44,13 @@ const OPERATIONS: Record<string, Operate> = {
 
 /** Long enough for every ttl, every wait and the linger of idle subscriptions to pass. */
 const REST_MS = 120_000
+/** The end of the rest: nobody has anything to say to the store any more. */
+const SILENT_MS = 30_000
 const CLOSE_MS = 30_000
 /** A schedule that needs more has a loop in it. */
 const MOST_EVENTS = 60_000
 
-let judging: { judge: Judge; sim: Simulation } | undefined
+let judging: { judge: Judge; sim: Simulation; plan: Plan } | undefined
 
 /** Once per program: the rest of the library's surroundings belong to the process whose code runs. */
 export function install(): void {
@@ -67,9 +73,11 @@ export function install(): void {
   })
   process.on('unhandledRejection', (error) => {
     if (!judging) throw error
-    judging.judge.accuse('unhandled rejection', String(error))
+    judging.judge.accuse('unhandled rejection', inspect(error))
   })
   process.on('warning', (warning) => {
+    // A mistake of the store becomes a warning.
+    if (judging?.plan.shape.odd) return
     // Leases of 60 ms are here on purpose.
     if (!warning.message.startsWith('ttl: ')) judging?.judge.accuse('warning', String(warning))
   })
@@ -83,18 +91,28 @@ function outside(): never {
 export function runPlan(plan: Plan, options: { trace?: boolean; suppressed?: ReadonlySet<string> } = {}): Outcome {
   const sim = new Simulation({ trace: options.trace === true, suppressed: options.suppressed ?? new Set() })
   const judge = new Judge(sim)
-  judging = { judge, sim }
+  judging = { judge, sim, plan }
   const stage = new Stage(plan, sim, judge)
   try {
     stage.play()
   } finally {
     judging = undefined
   }
-  const { violations, grants, refusals } = judge
+  const { violations, grants, refusals, passedOn } = judge
   const actors = judge.actors.map(({ label }) => label)
   const names = new Map(judge.actors.map((actor) => [actor.locks.clientId, actor.label]))
   for (const { distributed, label } of judge.actors) if (distributed) names.set(distributed.holderId, `${label}D`)
-  return { violations, events: sim.events, grants, refusals, struck: sim.struck, trace: sim.trace, names, actors }
+  return {
+    violations,
+    events: sim.events,
+    grants,
+    refusals,
+    passedOn,
+    struck: sim.struck,
+    trace: sim.trace,
+    names,
+    actors,
+  }
 }
 
 class Stage {
@@ -102,8 +120,9 @@ class Stage {
   readonly #sim: Simulation
   readonly #judge: Judge
   readonly #processes: SimProcess[]
-  readonly #connections: Connection[] = []
+  readonly #connections: Wire[] = []
   readonly #server: Server
+  readonly #cluster: RedlockCluster | undefined
   #local: LocalStore | undefined
   readonly #running = new Set<Operation>()
 
@@ -114,6 +133,7 @@ class Stage {
     const { shape, weather, seed } = plan
     const rate = weather.drift ? new Random(mix(seed, 5)).between(0.996, 1.004) : 1
     this.#server = new Server(sim, shape, judge, rate)
+    if (shape.redlock) this.#cluster = new RedlockCluster(sim, weather, judge, seed)
     const count = Math.max(...plan.actors) + 1
     this.#processes = Array.from({ length: count }, (_, i) => new SimProcess(sim, i, seed, weather))
     for (const process of this.#processes) sim.enter(process, () => this.#populate(process))
@@ -123,9 +143,11 @@ class Stage {
     const { shape, weather, seed, actors } = this.#plan
     const index = this.#processes.indexOf(process)
     const parts = { sim: this.#sim, judge: this.#judge, server: this.#server, shape, weather }
-    let connection: Connection | undefined
-    if (shape.inProcess) this.#local = new LocalStore(process, this.#judge)
-    else this.#connections.push((connection = new Connection(parts, process, index, seed)))
+    let connection: Wire | undefined
+    if (this.#cluster) connection = new RedlockWire(parts, this.#cluster, process, index, seed)
+    else if (shape.inProcess) this.#local = new LocalStore(process, this.#judge)
+    else connection = new Connection(parts, process, index, seed)
+    if (connection) this.#connections.push(connection)
     const store = connection?.store ?? (this.#local as LocalStore).store
     for (const [i, home] of actors.entries()) {
       if (home !== index) continue
@@ -136,19 +158,48 @@ class Stage {
   }
 
   play(): void {
+    const { rounds } = this.#plan
+    const { judge, sim } = { judge: this.#judge, sim: this.#sim }
+    const parts = { sim, judge, plan: this.#plan, server: this.#cluster ?? this.#server, local: this.#local }
+    const leftovers = new Leftovers({ ...parts, connections: this.#connections, processes: this.#processes })
+    for (let round = 1; round <= rounds; round++) {
+      if (!this.#playRound(leftovers)) return judge.accuse('storm', `more than ${MOST_EVENTS} events`)
+      if (rounds > 1) leftovers.compareRounds()
+    }
+    this.#judgeAll()
+    if (!this.#closeAll()) judge.accuse('storm', `more than ${MOST_EVENTS} events after closing`)
+  }
+
+  /** Everything that is planned, then a rest in which nothing goes wrong: nothing is left of it. */
+  #playRound(leftovers: Leftovers): boolean {
     const { operations: planned, lastsMs } = this.#plan
+    const sim = this.#sim
+    const began = sim.now
+    const most = sim.events + MOST_EVENTS
+    sim.roughen()
+    this.#cluster?.roughen()
+    for (const connection of this.#connections) connection.roughen()
     for (const op of planned) {
       const actor = this.#judge.actors[op.actor] as Actor
-      actor.process.deliver(op.at, 'timer', () => this.#start(actor, op))
+      actor.process.deliver(began + op.at, 'timer', () => this.#start(actor, op))
     }
-    const sim = this.#sim
-    const quiet =
-      sim.run(lastsMs, MOST_EVENTS) && (this.#clearUp(), sim.run(lastsMs + REST_MS, MOST_EVENTS)) && this.#rest()
-    if (!quiet) this.#judge.accuse('storm', `more than ${MOST_EVENTS} events`)
+    if (!sim.run(began + lastsMs, most)) return false
+    this.#clearUp()
+    leftovers.watchStrays()
+    if (!sim.run(began + lastsMs + REST_MS - SILENT_MS, most)) return false
+    const calls = this.#connections.map((connection) => connection.calls)
+    if (!sim.run(began + lastsMs + REST_MS, most)) return false
+    for (const [i, { process, calls: now }] of this.#connections.entries()) {
+      const sent = now - (calls[i] as number)
+      if (!process.crashed && sent > 0) this.#judge.accuse('talks at rest', `${process.label}: ${sent} calls`)
+    }
+    this.#lookForPending()
+    leftovers.check()
+    return true
   }
 
   #start(actor: Actor, op: Operation): void {
-    actor.sim.trace && actor.note(`${actor.label} begins ${describe(op)}`)
+    if (actor.sim.trace) actor.note(`${actor.label} begins ${describe(op)}`)
     this.#running.add(op)
     const run = OPERATIONS[op.type] as Operate
     const running = run(actor, op as never)
@@ -167,38 +218,22 @@ class Stage {
     this.#sim.note(undefined, 'from here on nothing goes wrong any more')
   }
 
-  /** Everything was released and had its time: nothing is left. Then every instance closes. */
-  #rest(): boolean {
+  #lookForPending(): void {
     const judge = this.#judge
     for (const op of this.#running) {
       const actor = judge.actors[op.actor] as Actor
       if (!actor.process.crashed) judge.accuse('never settles', `${actor.label} ${describe(op)}`)
     }
+    this.#running.clear()
+  }
+
+  /** What can only be judged when all is known. */
+  #judgeAll(): void {
+    const judge = this.#judge
     this.#compareEvents()
     if (!judge.actors.some(({ process }) => process.crashed)) judge.ticks.finish(EPOCH + this.#plan.lastsMs - 10)
     const { shape, weather } = this.#plan
     if (weather.calm && shape.queue) judge.compareTurns(weather.latency[1] * 4)
-    this.#lookForLeases()
-    for (const connection of this.#connections) {
-      const { label, crashed } = connection.process
-      const { openSubscriptions } = connection
-      if (!crashed && openSubscriptions > 0) judge.accuse('subscription left', `${label}: ${openSubscriptions}`)
-    }
-    const local = this.#local?.openSubscriptions ?? 0
-    if (local > 0) judge.accuse('subscription left', `${local} in memory`)
-    for (const process of this.#processes) {
-      // One for each instance may be left of a mark that is kept for longer than a schedule lasts.
-      const marks = this.#plan.workload === 'schedule' ? judge.actors.length : 0
-      // The memory store sweeps for as long as it keeps something, such as the record of a run.
-      const sweeps = (this.#local?.real.holders('').length ?? 0) > 0 ? 1 : 0
-      if (!process.crashed && process.libraryTimers > marks + sweeps)
-        judge.accuse('timer left', `${process.label}: ${process.libraryTimers}`)
-    }
-    for (const actor of judge.actors) {
-      const listening = actor.signals.reduce((sum, signal) => sum + getEventListeners(signal, 'abort').length, 0)
-      if (!actor.process.crashed && listening > 0) judge.accuse('listener left', `${actor.label}: ${listening}`)
-    }
-    return this.#closeAll()
   }
 
   #closeAll(): boolean {
@@ -224,26 +259,13 @@ class Stage {
     return true
   }
 
-  #lookForLeases(): void {
-    const keys = this.#local?.keys ?? this.#server.keys
-    const store = this.#local?.real ?? this.#server.store
-    this.#sim.probe(() => {
-      for (const key of keys) {
-        if (/^(once|run-once|schedule)/.test(key)) continue
-        const { holders, waiters } = store.inspect(key)
-        if (holders.length > 0) this.#judge.accuse('lease left', `${key}: ${holders.map(({ owner }) => owner).join()}`)
-        if (waiters.length > 0) this.#judge.accuse('queue entry left', `${key}: ${waiters.length}`)
-      }
-    })
-  }
-
-  /** What listeners were told is what callers were told. */
+  /** Events and the results of callers agree. */
   #compareEvents(): void {
     for (const actor of this.#judge.actors) {
       if (actor.process.crashed) continue
       const ended = new Map<string, string>()
       const timeouts = new Map<string, number>()
-      for (const { event, holder, kind, name } of actor.told) {
+      for (const { event, holder, kind, name } of actor.heard) {
         const id = keyOf(`${kind}:${name}`)
         if (event === 'timeout') timeouts.set(id, (timeouts.get(id) ?? 0) + 1)
         if ((event !== 'released' && event !== 'lost') || holder === undefined) continue
@@ -252,9 +274,12 @@ class Stage {
         ended.set(holder, event)
       }
       for (const [id, count] of timeouts) {
-        const told = actor.timeouts.get(id) ?? 0
-        if (count > told && !id.startsWith('schedule')) {
-          this.#judge.accuse('timeout event', `${actor.label} ${id}: ${count} events, ${told} callers were told so`)
+        const rejected = actor.timeouts.get(id) ?? 0
+        if (count > rejected && !id.startsWith('schedule')) {
+          this.#judge.accuse(
+            'timeout event',
+            `${actor.label} ${id}: ${count} events, ${rejected} callers were rejected`,
+          )
         }
       }
     }

@@ -1,5 +1,5 @@
-import type { World } from '../../src/kit/world.js'
-import type { Answer, Claim, Lease, StoreEvent } from '../../src/store.js'
+import type { World } from '../../src/util/world.js'
+import type { Answer, Claim, LeaseId, StoreEvent } from '../../src/store.js'
 import { memory, type MemoryStore } from '../../src/stores/memory/index.js'
 import { EPOCH, type SimProcess } from './process.js'
 import type { Shape } from './shape.js'
@@ -12,14 +12,29 @@ export interface Subscriber {
   push: (event: StoreEvent) => void
 }
 
-/** What the judge is told of the server's decisions. */
+export type IsBack = () => boolean
+
+/** The server reports its decisions to the judge. */
 export interface Witness {
   decided: (claim: Claim, answer: Answer, process: SimProcess) => void
-  pushedGrant: (key: string, owner: string, token: bigint) => void
-  revoked: (key: string, owner: string) => void
+  /** A request that the server may hold open has arrived. */
+  requestOpened: (claim: Claim, process: SimProcess) => void
+  pushedGrant: (key: string, owner: string, token: bigint, tokens?: number) => void
+  /** `isBack`: whether the same owner holds it again. Redlock's requests may get votes again that were cut off. */
+  revoked: (key: string, owner: string, isBack?: IsBack) => void
 }
 
-/** A request that is kept open (`blockMs`). */
+/** What holds the leases, as the judge inspects it. */
+export interface Place {
+  readonly keys: ReadonlySet<string>
+  readonly subscriptions: number
+  readonly openRequests: number
+  /** Owners of requests that were carried out when nobody waited for them any more, and whose answer was lost. */
+  readonly unheard: ReadonlySet<string>
+  inspect(key: string): { holders: { owner: string; token?: bigint | undefined }[]; waiters: unknown[] }
+}
+
+/** A request that the server holds open (`blockMs`). */
 interface OpenRequest {
   claim: Claim
   process: SimProcess
@@ -32,10 +47,11 @@ export const REVOCATIONS = '(revocations)'
 /** An open request keeps its queue entry for a little longer than it is open, so that its end is decided here. */
 const OPEN_MARGIN_MS = 1_000
 
-/** The rule of the memory store by a clock of its own, and whom it has to tell. */
-export class Server {
+/** The rule of the memory store by a clock of its own, and its subscribers. */
+export class Server implements Place {
   readonly store: MemoryStore
   readonly keys: Set<string> = new Set()
+  readonly unheard: Set<string> = new Set()
   readonly subscribers: Set<Subscriber> = new Set()
   /** Where to push grants if every grant is pushed. */
   readonly grantChannels: Map<SimProcess, (key: string, event: StoreEvent) => void> = new Map()
@@ -63,8 +79,8 @@ export class Server {
     this.store = memory({ world })
     this.store.watchRevoked?.(({ key, owner, token }) => {
       witness.revoked(key, owner)
-      const told = { type: 'revoked', key, owner, token } as unknown as StoreEvent
-      for (const subscriber of this.subscribers) if (subscriber.key === REVOCATIONS) subscriber.push(told)
+      const event = { type: 'revoked', key, owner, token } as unknown as StoreEvent
+      for (const subscriber of this.subscribers) if (subscriber.key === REVOCATIONS) subscriber.push(event)
     })
   }
 
@@ -73,15 +89,17 @@ export class Server {
     if (method === 'acquire') return this.#acquire(process, args[0] as Claim[], args[1] as { atomic?: boolean })
     const store = this.store as unknown as Record<string, (...args: unknown[]) => unknown>
     const answer = (store[method] as (...args: unknown[]) => unknown).apply(this.store, args)
-    if (method === 'release') this.#afterRelease(args[0] as Lease[], answer as { outcome: string }[], process)
+    if (method === 'release') this.#afterRelease(args[0] as LeaseId[], answer as { outcome: string }[], process)
     if (method === 'revoke' && !this.#shape.queue) this.#announceFree(args[0] as string)
     return copy(answer)
   }
 
-  /** Keeps the request open for `blockMs` before it is refused. */
+  /** Holds the request open for `blockMs` before it is refused. */
   block(process: SimProcess, claim: Claim, reply: (answer: Answer) => void): void {
     const { blockMs = 0 } = claim
-    const [answer] = this.#acquire(process, [{ ...claim, ...entryFor(blockMs + OPEN_MARGIN_MS) }], {}, true)
+    // A request that is held open, or granted just before its release arrives, ends as a LockTimeoutError.
+    this.#witness.requestOpened(claim, process)
+    const [answer] = this.#acquire(process, [{ ...claim, queueMs: blockMs + OPEN_MARGIN_MS }], {}, true)
     if (answer?.granted !== false || blockMs === 0) return reply(answer as Answer)
     const request: OpenRequest = { claim, process, reply }
     this.#open.set(claim.owner, request)
@@ -92,8 +110,16 @@ export class Server {
   restart(): void {
     this.#sim.note(undefined, 'restarts')
     this.subscribers.clear()
-    for (const { claim } of this.#open.values()) this.store.release([claim])
+    for (const { claim } of this.#open.values()) this.#dequeue(claim)
     this.#open.clear()
+  }
+
+  get subscriptions(): number {
+    return this.subscribers.size
+  }
+
+  inspect(key: string): ReturnType<Place['inspect']> {
+    return this.store.inspect(key)
   }
 
   get openRequests(): number {
@@ -105,23 +131,17 @@ export class Server {
       this.#asked.set(owner, process)
       this.#listenTo(key)
     }
-    const heard = queues ? claims : claims.map((claim) => ({ ...claim, ...entryFor(undefined) }))
+    const heard = queues ? claims : claims.map((claim) => ({ ...claim, queueMs: undefined }))
     const answers = this.store.acquire(heard, options).map((answer): Answer => {
-      const told = { ...answer } as Answer & { decidedAt?: number; ahead?: number }
-      // By the server's clock, which the core does not share.
-      delete told.decidedAt
-      if (!queues) delete told.ahead
-      return told
+      const sent = { ...answer } as Answer & { ahead?: number }
+      if (!queues) delete sent.ahead
+      return sent
     })
     for (const [i, answer] of answers.entries()) this.#witness.decided(claims[i] as Claim, answer, process)
     return answers
   }
 
-  #afterRelease(
-    leases: Lease[],
-    answers: { outcome: string; awaited?: boolean; hasWaiters?: boolean }[],
-    process: SimProcess,
-  ): void {
+  #afterRelease(leases: LeaseId[], answers: { outcome: string; hasWaiters?: boolean }[], process: SimProcess): void {
     for (const [i, { key, owner }] of leases.entries()) {
       const request = this.#open.get(owner)
       if (request) {
@@ -131,7 +151,7 @@ export class Server {
       const answer = answers[i]
       if (this.#shape.queue || this.#shape.blocks || answer?.outcome !== 'released') continue
       const others = [...this.subscribers].some((each) => each.key === key && each.process !== process)
-      if (others) answers[i] = { ...answer, awaited: true, hasWaiters: true }
+      if (others) answers[i] = { ...answer, hasWaiters: true }
       this.#announceFree(key)
     }
   }
@@ -145,9 +165,15 @@ export class Server {
     const { claim, process } = request
     if (this.#open.get(claim.owner) !== request) return
     this.#open.delete(claim.owner)
-    this.store.release([claim])
+    this.#dequeue(claim)
     const [answer] = this.#acquire(process, [claim], {}, false)
     request.reply(answer as Answer)
+  }
+
+  /** Another request of the same owner may have been granted meanwhile: the end of this one must not release that lease. */
+  #dequeue(claim: Claim): void {
+    const { holders } = this.store.inspect(claim.key)
+    if (!holders.some(({ owner }) => owner === claim.owner)) this.store.release([claim])
   }
 
   #listenTo(key: string): void {
@@ -158,7 +184,7 @@ export class Server {
 
   #hear(key: string, event: StoreEvent): void {
     if (event.type === 'granted') {
-      this.#witness.pushedGrant(key, event.owner, event.token)
+      this.#witness.pushedGrant(key, event.owner, event.token, event.tokens)
       const request = this.#open.get(event.owner)
       if (request) {
         this.#open.delete(event.owner)
@@ -179,12 +205,7 @@ export class Server {
   }
 }
 
-/** A queue entry of so many milliseconds, in the old and the new word of the contract. */
-function entryFor(ms: number | undefined): Partial<Claim> {
-  return { placeMs: ms, queueMs: ms } as Partial<Claim>
-}
-
-/** As a network would: nobody shares an object with the server, and of an instance of a class only its plain facts travel. */
+/** Messages are copies, so that processes share no object with the server. Instances of classes travel as their plain fields. */
 export function copy<T>(value: T): T {
   if (Array.isArray(value)) return value.map((item: unknown) => copy(item)) as T
   if (typeof value !== 'object' || value === null) return value

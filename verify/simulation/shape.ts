@@ -9,7 +9,7 @@ export interface Shape {
   queue: boolean
   counting: boolean
   atomic: boolean
-  /** Requests are kept open inside the server. */
+  /** The server holds requests open until they are granted or their time is up. */
   blocks: boolean
   /** There are subscriptions at all. */
   watches: boolean
@@ -20,6 +20,10 @@ export interface Shape {
   ordered: boolean
   /** Calls are answered in the turn in which they are made, as by a file on this machine. Pushes are not. */
   atOnce: boolean
+  /** The store makes mistakes: it throws, and answers with what is no answer. */
+  odd: boolean
+  /** Redlock's own store over models of its nodes, each behind the network by itself. */
+  redlock: boolean
   timeoutMs: number
   maxBatch: number | undefined
 }
@@ -36,6 +40,8 @@ const REMOTE: Shape = {
   watchesHeld: false,
   ordered: true,
   atOnce: false,
+  odd: false,
+  redlock: false,
   timeoutMs: 2_000,
   maxBatch: undefined,
 }
@@ -53,10 +59,24 @@ export const SHAPES: readonly Shape[] = [
   { ...REMOTE, name: 'blocking, counting', queue: false, blocks: true, ordered: false },
   { ...REMOTE, name: 'batches of two', maxBatch: 2, watchesHeld: true },
   { ...REMOTE, name: 'file', atOnce: true, watchesHeld: true },
+  { ...REMOTE, name: 'odd', odd: true, ordered: false, watchesHeld: true },
+  {
+    ...REMOTE,
+    name: 'redlock',
+    redlock: true,
+    queue: false,
+    counting: false,
+    atomic: false,
+    ordered: false,
+    watchesHeld: true,
+    timeoutMs: 1_400,
+  },
   { ...REMOTE, name: 'in-process', inProcess: true, watchesHeld: true },
 ]
 
 export function chooseShape(random: Random): Shape {
-  const shape = random.pick(SHAPES)
-  return shape.inProcess ? shape : { ...shape, timeoutMs: random.pick([300, 1_000, 2_000]) }
+  const first = random.pick(SHAPES)
+  // A schedule on Redlock costs as much as ten others.
+  const shape = first.redlock && random.chance(0.5) ? random.pick(SHAPES) : first
+  return shape.inProcess || shape.redlock ? shape : { ...shape, timeoutMs: random.pick([300, 1_000, 2_000]) }
 }

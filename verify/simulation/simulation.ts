@@ -49,6 +49,11 @@ export class Simulation {
     for (const faults of this.#faults) faults.over = true
   }
 
+  /** The next round: things go wrong again. */
+  roughen(): void {
+    for (const faults of this.#faults) faults.over = false
+  }
+
   plan(at: number, run: () => void): SimEvent {
     return this.#queue.plan(Math.max(at, this.now), run)
   }

@@ -6,7 +6,7 @@ export interface Outage {
   to: number
   /** `refused`: calls reject at once. `silent`: calls are never answered. */
   how: 'refused' | 'silent'
-  /** Subscriptions and open requests are gone afterwards. What was granted is kept. */
+  /** Subscriptions and open requests are gone afterwards. Leases survive. */
   restart: boolean
 }
 
@@ -14,6 +14,8 @@ export interface Outage {
 export interface Weather {
   /** No faults at all, quick answers, equal clocks: then the strict promises are judged too. */
   calm: boolean
+  /** Workloads ask for short leases that everybody wants: the faults strike hand-offs and expired leases. */
+  aimed: boolean
   /** Of each message, in milliseconds. */
   latency: readonly [number, number]
   loseRequest: number
@@ -42,6 +44,7 @@ export interface Weather {
 
 const CALM: Weather = {
   calm: true,
+  aimed: false,
   latency: [0.1, 0.9],
   loseRequest: 0,
   breakRequest: 0,
@@ -91,7 +94,15 @@ function chooseSingle(random: Random): Weather {
 /** Only pushes go wrong: most come late, some after their lease has ended. */
 export function latePushes(random: Random): Weather {
   const slowMs = [random.pick([30, 100, 300]), random.pick([800, 2_000, 4_000])] as const
-  return { ...CALM, calm: false, latePush: random.between(0.4, 0.9), losePush: random.pick([0, 0.2]), slowMs }
+  const losePush = random.pick([0, 0.2])
+  return { ...CALM, calm: false, aimed: true, latePush: random.between(0.4, 0.9), losePush, slowMs }
+}
+
+/** Requests and answers are slow, some slower than the ttl: leases end before their holder knows of them. */
+export function slowAnswers(random: Random): Weather {
+  const slowMs = [random.pick([30, 100]), random.pick([300, 800, 2_000])] as const
+  const [slowReply, slowRequest] = [random.between(0.1, 0.5), random.between(0.1, 0.4)]
+  return { ...CALM, calm: false, aimed: true, slowReply, slowRequest, slowMs }
 }
 
 /** Each kind of fault is left out of half of the schedules: faults hide each other when all of them strike at once. */
@@ -108,6 +119,7 @@ export function chooseWeather(random: Random, lastsMs: number): Weather {
   }
   return {
     calm: false,
+    aimed: false,
     latency: random.pick([
       [0.1, 0.9],
       [0.5, 12],

@@ -5,7 +5,7 @@ import { install, runPlan } from './run.js'
 import { shrink } from './shrink.js'
 import { checkDrain } from './simulation.js'
 import { timeline } from './timeline.js'
-import type { Failure, Order, Report } from './protocol.js'
+import { emptyReport, type Failure, type Order } from './protocol.js'
 import { WORKLOADS } from './workloads.js'
 
 const order = JSON.parse(process.argv[2] ?? '{}') as Order
@@ -18,16 +18,7 @@ setImmediate(() => {
 })
 
 function search(): void {
-  const report: Report = {
-    schedules: 0,
-    cpuMs: 0,
-    events: 0,
-    grants: 0,
-    refusals: 0,
-    failures: [],
-    byWorkload: {},
-    digest: '',
-  }
+  const report = emptyReport()
   const hash = createHash('sha256')
   const until = performance.now() + (order.seconds ?? Number.POSITIVE_INFINITY) * 1_000
   for (let number = order.from; number < order.to && performance.now() < until; number += order.step) {
@@ -38,6 +29,7 @@ function search(): void {
     report.events += outcome.events
     report.grants += outcome.grants
     report.refusals += outcome.refusals
+    report.passedOn += outcome.passedOn
     report.byWorkload[plan.workload] = (report.byWorkload[plan.workload] ?? 0) + 1
     if (outcome.violations.length === 0) continue
     const counted = outcome.violations.filter(({ rule }) => order.rules?.includes(rule) ?? true)

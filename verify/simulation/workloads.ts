@@ -1,114 +1,98 @@
 import type { Operation } from './actor.js'
 import type { Random } from './random.js'
 import type { Shape } from './shape.js'
-import { latePushes, type Weather } from './weather.js'
-
-export interface Setting {
-  /** Holders hold long and waiters wait long: most grants are hand-offs. */
-  contended: boolean
-  actors: number
-  lastsMs: number
-  shape: Shape
-  calm: boolean
-}
+import { latePushes, slowAnswers, type Weather } from './weather.js'
+import { chaos, lockOperation, many, type Setting, some, taking, TTLS } from './workload-operations.js'
 
 /** A kind of schedule. */
 export interface Workload {
   name: string
   fits: (shape: Shape) => boolean
   lastsMs?: number
+  /** All of it may be done again in the same processes. */
+  repeats?: boolean
   weather?: (random: Random, lastsMs: number) => Weather | undefined
   operations: (random: Random, setting: Setting) => Operation[]
 }
 
-const TTLS = [60, 150, 400, 1_000, 1_500, 5_000, 30_000]
-const WAITS = [0, 40, 200, 200, 1_000, 3_000, 3_000, 10_000, Number.POSITIVE_INFINITY]
-
-/** Options that defined calls share. Undefined ones are left out, so that a printed plan is short. */
-function some<T extends object>(options: T): T {
-  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as T
-}
-
-function lockOperation(random: Random, setting: Setting, more: object): Operation {
-  const { contended } = setting
-  const wait = contended && random.chance(0.8) ? random.pick([1_000, 3_000, 3_000, 10_000]) : random.pick(WAITS)
-  const endless = wait === Number.POSITIVE_INFINITY
-  const ttl = random.pick(TTLS)
-  const extend = random.chance(0.15) ? random.pick([150, 400, 1_000, 5_000]) : undefined
-  // Half of those who extend by hand do without renewals, and hold for longer than they extended.
-  const byHand = extend !== undefined && random.chance(0.5)
-  const held = contended ? random.pick([30, 300, 1_500, 4_000]) : random.pick([0, 1, 30, 300, ttl * 1.5, 1_200])
-  return some({
-    id: 0,
-    actor: random.below(setting.actors),
-    at: Math.round(random.next() ** 2 * setting.lastsMs * 0.8),
-    type: 'lock',
-    name: contended ? 'a' : random.pick(['a', 'a', 'a', 'b']),
-    style: random.pick(['acquire', 'acquire', 'with', 'with', 'try']),
-    ttl,
-    wait,
-    hold: byHand ? Math.round(extend * 2.5) % 4_001 : Math.round(held * random.between(0.5, 1)) % 4_001,
-    reads: random.pick([undefined, 'early', 'late']),
-    extend,
-    maxHold: random.chance(0.15) ? random.pick([100, 400, 1_000, 2_000]) : undefined,
-    autoRenew: byHand || random.chance(0.1) ? false : undefined,
-    abortAfter: endless || random.chance(0.1) ? Math.round(random.spread(1, setting.lastsMs)) : undefined,
-    ...more,
-  })
-}
-
-/** Some of them come in bursts: several in one turn of one process, with the same patience. */
-function many(random: Random, make: () => Operation, least = 4, most = 20): Operation[] {
-  const operations: Operation[] = []
-  const bursts = random.chance(0.5) ? 0.4 : 0
-  const count = least + random.below(most - least)
-  for (let i = 0; i < count; i++) {
-    const made = make()
-    const before = operations.at(-1)
-    if (before && random.chance(bursts)) {
-      made.actor = before.actor
-      made.at = before.at
-      if (before['wait'] !== Number.POSITIVE_INFINITY && made['wait'] !== undefined)
-        made['wait'] = before['wait'] ?? made['wait']
-    }
-    operations.push(made)
-  }
-  return operations
-}
-
-/** Now and then somebody closes, crashes, or takes everything away. */
-function chaos(random: Random, setting: Setting, name = 'a', kind?: string): Operation[] {
-  const operations: Operation[] = []
-  const add = (chance: number, type: string, more: object = {}): void => {
-    if (!random.chance(chance)) return
-    const at = Math.round(random.next() * setting.lastsMs)
-    operations.push(some({ id: 0, actor: random.below(setting.actors), at, type, name, ...more }))
-  }
-  if (setting.calm) {
-    // Mostly left alone: the strict promises are about instances from which nothing is taken.
-    if (random.chance(0.7)) return operations
-  }
-  add(0.2, 'releaseAll')
-  add(0.15, 'close', { grace: random.pick([0, 0, 50, 500]) })
-  if (!setting.shape.inProcess) add(0.15, 'crash')
-  add(0.1, 'forceRelease', { kind })
-  return operations
-}
-
 const anywhere = (): boolean => true
+/** What Redlock refuses: records that outlive its longest lease, and rates. */
+const onOneServer = (shape: Shape): boolean => !shape.redlock
 
 export const WORKLOADS: readonly Workload[] = [
   {
     name: 'lock',
     fits: anywhere,
+    repeats: true,
+    weather: (random) => (random.chance(0.15) ? slowAnswers(random) : undefined),
     operations: (random, setting) => [
       ...many(random, () => lockOperation(random, setting, {})),
       ...chaos(random, setting),
     ],
   },
   {
+    // Several waiters of one process come together and hold for a short time: the lease is passed on between them.
+    name: 'tenancy',
+    fits: onOneServer,
+    repeats: true,
+    weather: (random) => {
+      if (random.chance(0.15)) return latePushes(random)
+      return random.chance(0.2) ? slowAnswers(random) : undefined
+    },
+    operations: (random, setting) => {
+      const ttl = random.pick([150, 400, 1_500, 5_000, 30_000])
+      const make = (style: 'quick' | 'stream' | 'mixed'): Operation => {
+        const wait = style === 'stream' ? 3_000 : random.pick([40, 1_000, 3_000])
+        const plain = { name: 'a', ttl, wait, autoRenew: undefined, maxHold: undefined, extend: undefined }
+        if (style !== 'mixed') return lockOperation(random, setting, { ...plain, hold: style === 'quick' ? 0 : 5 })
+        const hold = random.pick([0, 0, 1, 2, 5, 10, 30, 300])
+        const extend = random.chance(0.05) ? random.pick([150, 1_000]) : undefined
+        const others = [{ mode: 'shared' }, { ttl: 400 }, { autoRenew: false }, { maxHold: 200 }]
+        // Some want something else: the lease is not passed on to them.
+        const more = random.chance(0.9) ? {} : random.pick(others)
+        return lockOperation(random, setting, some({ ...plain, hold, extend, ...more }))
+      }
+      const operations: Operation[] = []
+      const bursts = 2 + random.below(8)
+      for (let burst = 0; burst < bursts; burst++) {
+        // quick: more than one grant serves. stream: they go on coming while another process waits.
+        const style = random.pick(['quick', 'stream', 'mixed', 'mixed', 'mixed', 'mixed', 'mixed', 'mixed'] as const)
+        const first = make(style)
+        const size = { quick: 40 + random.below(30), stream: 30, mixed: 2 + random.below(random.pick([6, 6, 30])) }[
+          style
+        ]
+        const gapMs = { quick: 0, stream: 3, mixed: random.pick([0, 0, 1, 4]) }[style]
+        for (let i = 0; i < size; i++) {
+          const way = random.pick(['acquire', 'with'])
+          operations.push({ ...make(style), actor: first.actor, at: first.at + i * gapMs, style: way })
+        }
+        if (style !== 'stream') continue
+        const actor = (first.actor + 1) % setting.actors
+        operations.push({ ...make(style), actor, at: first.at + 10, style: 'acquire' })
+      }
+      const forced = random.chance(0.2) ? many(random, () => taking(random, setting, 'a'), 1, 4) : []
+      return [...operations, ...forced, ...chaos(random, setting)]
+    },
+  },
+  {
+    // Waits end one after the other: the time of a waiter is up when its first request has just left.
+    name: 'impatient',
+    fits: anywhere,
+    repeats: true,
+    operations: (random, setting) => {
+      const make = (): Operation => lockOperation(random, setting, { name: 'a', wait: random.pick([40, 200, 1_000]) })
+      const operations = many(random, make, 6, 20)
+      for (const [i, before] of operations.slice(0, -1).entries()) {
+        const { actor, at, wait } = before
+        if (random.chance(0.6)) Object.assign(operations[i + 1] as Operation, { actor, wait, at: at + random.below(4) })
+      }
+      return [...operations, ...chaos(random, setting)]
+    },
+  },
+  {
     name: 'shared',
     fits: anywhere,
+    repeats: true,
     weather: (random) => (random.chance(0.2) ? latePushes(random) : undefined),
     operations: (random, setting) => [
       ...many(random, () => lockOperation(random, setting, { mode: random.pick(['shared', 'shared', undefined]) })),
@@ -118,6 +102,7 @@ export const WORKLOADS: readonly Workload[] = [
   {
     name: 'semaphore',
     fits: anywhere,
+    repeats: true,
     weather: (random) => (random.chance(0.2) ? latePushes(random) : undefined),
     operations: (random, setting) => {
       const permits = random.pick([2, 2, 3])
@@ -132,6 +117,7 @@ export const WORKLOADS: readonly Workload[] = [
   {
     name: 'group',
     fits: anywhere,
+    repeats: true,
     operations: (random, setting) => [
       ...many(random, () => {
         const wait = random.pick([0, 300, 1_000, 3_000])
@@ -148,8 +134,25 @@ export const WORKLOADS: readonly Workload[] = [
     ],
   },
   {
-    name: 'run-once',
+    // What is held is taken away: by an operator, again and again.
+    name: 'taken',
     fits: anywhere,
+    repeats: true,
+    operations: (random, setting) => {
+      const permits = random.chance(0.3) ? 2 : undefined
+      const held = (): Operation =>
+        lockOperation(
+          random,
+          { ...setting, contended: true },
+          some({ permits, autoRenew: random.chance(0.15) ? false : undefined, extend: undefined, name: 'a' }),
+        )
+      const kind = permits === undefined ? undefined : 'semaphore'
+      return [...many(random, held, 3, 12), ...many(random, () => taking(random, setting, 'a', kind), 1, 5)]
+    },
+  },
+  {
+    name: 'run-once',
+    fits: onOneServer,
     operations: (random, setting) => {
       const make = (): Operation =>
         some({
@@ -184,6 +187,8 @@ export const WORKLOADS: readonly Workload[] = [
   {
     name: 'election',
     fits: anywhere,
+    repeats: true,
+    weather: (random) => (random.chance(0.15) ? slowAnswers(random) : undefined),
     operations: (random, setting) => {
       const candidates = Array.from(
         { length: setting.actors },
@@ -194,7 +199,7 @@ export const WORKLOADS: readonly Workload[] = [
             at: Math.round(random.next() ** 3 * setting.lastsMs),
             type: 'election',
             name: 'a',
-            ttl: random.pick(TTLS.slice(1)),
+            ttl: random.pick(setting.aimed ? [150, 400] : TTLS.slice(1)),
             hold: Math.round(random.spread(20, 4_000)),
             lasts: Math.round(random.spread(100, setting.lastsMs)),
             resigns: random.chance(0.3) ? true : undefined,
@@ -216,7 +221,7 @@ export const WORKLOADS: readonly Workload[] = [
   },
   {
     name: 'schedule',
-    fits: anywhere,
+    fits: onOneServer,
     lastsMs: 6_000,
     operations: (random, setting) => {
       const cron = random.pick(['* * * * * *', '*/2 * * * * *'])
@@ -246,7 +251,8 @@ export const WORKLOADS: readonly Workload[] = [
   },
   {
     name: 'limiter',
-    fits: anywhere,
+    fits: onOneServer,
+    repeats: true,
     operations: (random, setting) => {
       const limit = random.pick([1, 5, 20])
       const rule = { limit, per: random.pick([200, 1_000]), burst: random.pick([limit, limit, limit * 2]) }
@@ -272,6 +278,7 @@ export const WORKLOADS: readonly Workload[] = [
   {
     name: 'web-locks',
     fits: (shape) => shape.queue,
+    repeats: true,
     operations: (random, setting) => [
       ...many(random, () => {
         const kind = random.pick(['plain', 'plain', 'plain', 'steal', 'ifAvailable'])
@@ -295,6 +302,7 @@ export const WORKLOADS: readonly Workload[] = [
   {
     name: 'distributed-lock',
     fits: anywhere,
+    repeats: true,
     operations: (random, setting) => [
       ...many(random, () => {
         const ttl = random.pick(TTLS)
