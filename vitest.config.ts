@@ -10,15 +10,26 @@ const PATIENT = [
   'test/servers/*.test.ts',
   'test/stores/sqlite/processes.test.ts',
   'test/stores/postgres/campaigns.test.ts',
-  'test/stores/postgres-advisory/{history,losses}.test.ts',
+  'test/stores/postgres-advisory/{history,losses,monitoring,transaction}.test.ts',
   'test/stores/redis/sentinel.test.ts',
   'test/stores/redis/{cluster-faults,listening,replicas}.test.ts',
-  'test/primitives/http/storm.test.ts',
+  'test/primitives/http/*.test.ts',
+  'test/core/{keep-alive,ownership,presentation,secrets,why-processes}.test.ts',
+  'test/stores/{etcd,postgres,redis,redlock}/faults.test.ts',
+  'test/stores/etcd/{access,features,old-leader}.test.ts',
+  'test/dashboard/{command,stores}.test.ts',
   'test/primitives/election/processes.test.ts',
 ]
 
-/** Short files with long suites behind them: on a fresh clone, without timings, the shortest files would come last. */
-const LONG = /\/(all|election)\/|conformance[^/]*\.test\.ts$/
+/** Stores whose tests neither wait as long nor have leases as short: a third worker does not disturb them. */
+const BRISK = ['test/conformance/*.test.ts', 'test/stores/{postgres,postgres-advisory,redis,sqlite}/*.test.ts']
+
+/** A browser that has to show things within a second, beside the processes that it shows. */
+const ALONE = ['test/dashboard/page.test.ts']
+
+/** What takes longest, as far as the size of the file does not tell: on a fresh clone there are no timings to go by. */
+const LONG =
+  /\/(all|election)\/|\/(conformance[^/]*|cluster[^/]*|newcomer|losses|faults|listening|servers|replicas)\.test\.ts$/
 
 /** The longest first, so that at the end nobody waits for one of them. */
 class LongestFirst extends BaseSequencer {
@@ -26,22 +37,29 @@ class LongestFirst extends BaseSequencer {
     const sorted = await super.sort(files)
     const part = (name: string): TestSpecification[] => sorted.filter(({ project }) => project.name === name)
     const long = ({ moduleId }: TestSpecification): boolean => LONG.test(moduleId)
-    const prompt = part('prompt').toSorted((a, b) => Number(long(b)) - Number(long(a)))
-    return [...spread(part('patient')), ...prompt]
+    const longFirst = (some: readonly TestSpecification[]): TestSpecification[] =>
+      some.toSorted((a, b) => Number(long(b)) - Number(long(a)))
+    const rest = ['brisk', 'prompt', 'alone'].flatMap((name) => longFirst(part(name)))
+    return [...spread(longFirst(part('patient'))), ...rest]
   }
 }
 
-/** The oracle keeps the cores busy, so its files are dealt among those that wait. */
+/** The oracle keeps the cores busy, so its files are dealt among those that wait, which stay in their order. */
 function spread(files: readonly TestSpecification[]): TestSpecification[] {
-  const busy = files.filter(({ moduleId }) => moduleId.includes('/oracle/'))
-  const waiting = files.filter((file) => !busy.includes(file))
-  if (busy.length === 0) return waiting
-  return busy.flatMap((file, i) => [file, ...waiting.filter((_, at) => at % busy.length === i)])
+  const isBusy = ({ moduleId }: TestSpecification): boolean => moduleId.includes('/oracle/')
+  const busy = files.filter(isBusy)
+  const waiting = files.filter((file) => !isBusy(file))
+  const gap = Math.ceil(waiting.length / (busy.length + 1))
+  return waiting
+    .flatMap((file, i) => (i % gap === 0 && busy.length > 0 ? [busy.shift() as TestSpecification, file] : [file]))
+    .concat(busy)
 }
 
 export default defineConfig({
   test: {
-    globalSetup: 'scripts/support/programs.ts',
+    // The order matters: programs.ts copies what embed.mjs writes.
+    globalSetup: ['scripts/embed.mjs', 'testbed/programs.ts'],
+    reporters: ['default', './testbed/failed-tests.ts'],
     pool: 'forks',
     testTimeout: 60_000,
     hookTimeout: 120_000,
@@ -50,18 +68,26 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'patient', include: PATIENT, maxWorkers: 3, sequence: { groupOrder: 0 } },
+        test: { name: 'patient', include: PATIENT, maxWorkers: 4, sequence: { groupOrder: 0 } },
+      },
+      {
+        extends: true,
+        test: { name: 'brisk', include: BRISK, exclude: PATIENT, maxWorkers: 3, sequence: { groupOrder: 1 } },
       },
       {
         extends: true,
         test: {
           name: 'prompt',
           include: ['test/**/*.test.ts'],
-          exclude: PATIENT,
+          exclude: [...PATIENT, ...BRISK, ...ALONE],
           // Real servers and real processes share two cores: with more workers leases of 150 ms on five servers end before they are granted.
           maxWorkers: 2,
-          sequence: { groupOrder: 1 },
+          sequence: { groupOrder: 2 },
         },
+      },
+      {
+        extends: true,
+        test: { name: 'alone', include: ALONE, maxWorkers: 1, sequence: { groupOrder: 3 } },
       },
     ],
   },

@@ -26,7 +26,7 @@ export class LeaseholdError extends Error {
   readonly code: string
 
   constructor(code: string, message: string, options?: ErrorOptions) {
-    // With a cause, the message quotes what somebody else said.
+    // With a cause, the message quotes another library's error.
     super(
       options ? redact(message) : message,
       options?.cause === undefined ? undefined : { cause: safeCause(options.cause) },
@@ -41,7 +41,7 @@ export class LeaseholdError extends Error {
     Object.defineProperty(this, Symbol.hasInstance, {
       value(this: { prototype: object; [NAME]?: string }, error: unknown): boolean {
         if (Function.prototype[Symbol.hasInstance].call(this, error)) return true
-        // A class that somebody else derives from ours has no brand of its own.
+        // A class that a user derives from ours has no brand of its own.
         if (!Object.hasOwn(this, NAME) || typeof error !== 'object' || error === null) return false
         return Symbol.for(`leasehold.${this[NAME]}`) in error
       },
@@ -72,21 +72,69 @@ export class LockTimeoutError extends LeaseholdError {
 }
 
 /**
- * Why a lock was lost: its time passed without a renewal that worked (`expired`), the store says it is not ours
- * (`gone`), somebody took it by force (`revoked`), the connection it hung on broke (`session`), it was held for as
- * long as `maxHold` allows (`max-hold`), or it had already been released (`released`).
+ * Why a lock was lost:
+ *
+ * - `blocked`: the event loop did not turn for too long, busy with synchronous code
+ * - `frozen`: the process did not run for too long: stopped, suspended, or without processor time
+ * - `unreachable`: renewals were not answered, or not in time
+ * - `server-down`: nothing answers at the address of the server, or the server says that it does not serve
+ * - `revoked`: it was taken away by `forceRelease`, by a steal or by hand
+ * - `gone`: the store says that it is not ours
+ * - `session`: the connection that it depended on broke
+ * - `max-hold`: it was held for as long as `maxHold` allows
+ * - `released`: it had already been released
+ * - `expired`: its time passed, and nothing more is known; also without `autoRenew`
  */
-export type LossReason = 'expired' | 'gone' | 'revoked' | 'session' | 'max-hold' | 'released'
+export type LossReason =
+  | 'blocked'
+  | 'frozen'
+  | 'unreachable'
+  | 'server-down'
+  | 'revoked'
+  | 'gone'
+  | 'session'
+  | 'max-hold'
+  | 'released'
+  | 'expired'
 
-/** The lock can no longer be trusted: somebody else may hold it. */
-export class LockLostError extends LeaseholdError {
+/** One attempt to renew a lock. */
+export interface RenewalAttempt {
+  /** When it was sent. */
+  at: Date
+  /** `failed`: the store could not be asked or did not answer within its time limit. `unanswered`: not yet, when the lock was lost. */
+  outcome: 'renewed' | 'gone' | 'failed' | 'unanswered'
+  tookMs: number
+  /** Why it failed, in words. */
+  error?: string
+}
+
+/** What is known about the time before a lock was lost. */
+export interface LossFacts {
+  /** The longest time since the last good renewal for which the event loop did not turn, as far as it was noticed. */
+  stalledMs: number
+  /** How long ago the last good renewal, or the grant, was sent. Absent for what was never a held lock. */
+  lastRenewedMsAgo?: number | undefined
+  /** The last five attempts to renew it, the oldest first. */
+  attempts: readonly RenewalAttempt[]
+}
+
+/** The lock can no longer be trusted: another process may hold it. */
+export class LockLostError extends LeaseholdError implements LossFacts {
   readonly lock: string
   readonly why: LossReason
+  readonly stalledMs: number
+  readonly lastRenewedMsAgo: number | undefined
+  readonly attempts: readonly RenewalAttempt[]
 
-  constructor(lock: string, why: LossReason, options?: ErrorOptions) {
-    super('LOCK_LOST', `"${lock}" is no longer held: ${explain[why]}`, options)
+  constructor(lock: string, why: LossReason, options?: ErrorOptions & Partial<LossFacts>) {
+    // Only with a cause: its text is redacted, which must not happen to a name that looks like a URL.
+    const cause = options?.cause === undefined ? undefined : { cause: options.cause }
+    super('LOCK_LOST', `"${lock}" is no longer held: ${explainLoss(why, options)}`, cause)
     this.lock = lock
     this.why = why
+    this.stalledMs = options?.stalledMs ?? 0
+    this.lastRenewedMsAgo = options?.lastRenewedMsAgo
+    this.attempts = options?.attempts ?? []
   }
 
   static {
@@ -94,7 +142,26 @@ export class LockLostError extends LeaseholdError {
   }
 }
 
-const explain: Record<LossReason, string> = {
+function explainLoss(why: LossReason, { stalledMs = 0, attempts = [] }: Partial<LossFacts> = {}): string {
+  const stall = stalledMs < 1_000 ? `${Math.round(stalledMs)} ms` : `${(stalledMs / 1_000).toFixed(1)} s`
+  const healed = attempts.findLastIndex(({ outcome }) => outcome === 'renewed')
+  const failed = attempts.slice(healed + 1).findLast(({ error }) => error !== undefined)?.error
+  const said = failed === undefined ? '' : ` (${failed})`
+  switch (why) {
+    case 'blocked':
+      return `the event loop was blocked for ${stall}; raise ttl, or find what blocks`
+    case 'frozen':
+      return `the process did not run for ${stall}: stopped, suspended, without processor time, or in a synchronous call that waits; raise ttl, or find what stops it`
+    case 'unreachable':
+      return `renewals were not answered in time${said}; raise ttl, or find what cuts off or slows down the store`
+    case 'server-down':
+      return `the server was down${said}; raise ttl above the time that a restart takes`
+    default:
+      return explain[why]
+  }
+}
+
+const explain: Record<Exclude<LossReason, 'blocked' | 'frozen' | 'unreachable' | 'server-down'>, string> = {
   expired: 'its time passed without a renewal that worked',
   gone: 'the store says that it is not ours any more',
   revoked: 'it was taken away by force',

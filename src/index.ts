@@ -3,7 +3,9 @@
  *
  * @module
  */
-export type { LockEvents, LockFacts } from './core/events.js'
+export type { LockEvents, LockFacts, PublishedFacts, RequestFacts } from './core/events.js'
+export type { AcquireTrace, ChannelMessages, HoldTrace } from './core/tracing.js'
+export type { CallFacts, CallName } from './core/timed-call.js'
 export type { Lock } from './core/lock.js'
 export type { AcquireOptions, LocksOptions } from './core/options.js'
 export {
@@ -12,14 +14,16 @@ export {
   LeaseholdError,
   LockLostError,
   LockTimeoutError,
+  type LossFacts,
   type LossReason,
   MissingPackageError,
+  type RenewalAttempt,
   SelfDeadlockError,
   StoreUnavailableError,
   UnsupportedError,
 } from './errors.js'
-export type { Duration } from './kit/duration.js'
-export type { Cancel, World } from './kit/world.js'
+export type { Duration } from './util/duration.js'
+export type { Cancel, World } from './util/world.js'
 export { createLocks, type Locks } from './locks.js'
 export { openLocks } from './open-locks.js'
 export { openStore } from './open-store.js'
@@ -34,23 +38,23 @@ export type {
   Election,
   ElectionHealth,
   ElectionOptions,
-  LeaderInfo,
   ElectionRunOptions,
-} from './primitives/election.js'
-export type { Leadership } from './primitives/election-term.js'
+} from './primitives/election/election.js'
+export type { LeaderInfo } from './primitives/election/leader.js'
+export type { Leadership } from './primitives/election/term.js'
 export type { LockGroup } from './primitives/all.js'
-export type { Limiter, RateLimitResult } from './primitives/limiter.js'
-export type { LimiterOptions, RateLimit, StoreErrorOption } from './primitives/limiter-options.js'
+export type { Limiter, RateLimitResult } from './primitives/limiter/limiter.js'
+export type { LimiterOptions, RateLimit, StoreErrorOption } from './primitives/limiter/options.js'
 export type { NestedOption } from './primitives/lock.js'
 export { locked, type LockedDecorator } from './primitives/locked.js'
-export type { HolderInfo, LockState, LookOptions, WaiterInfo } from './primitives/lookout.js'
+export type { HolderInfo, LockState, InspectOptions as LookOptions, WaiterInfo } from './primitives/inspect.js'
 export type { RunOnceOptions } from './primitives/run-once.js'
 export type { ReadWriteCall, ReadWriteLock, ReadWriteOptions } from './primitives/read-write.js'
-export type { Schedule } from './primitives/schedule.js'
-export type { RunFacts, ScheduleEvents, TickFacts } from './primitives/schedule-events.js'
-export type { ScheduleOptions } from './primitives/schedule-options.js'
-export type { ScheduledRun } from './primitives/schedule-run.js'
-export type { Semaphore, SemaphoreCall } from './primitives/semaphore.js'
+export type { Schedule } from './primitives/schedule/schedule.js'
+export type { RunFacts, ScheduleEvents, TickFacts } from './primitives/schedule/events.js'
+export type { ScheduleOptions } from './primitives/schedule/options.js'
+export type { ScheduledRun } from './primitives/schedule/run.js'
+export type { Semaphore, SemaphoreCall } from './primitives/semaphore/semaphore.js'
 export type { NameOf } from './primitives/wrap.js'
 export type {
   WebLock,
@@ -69,7 +73,7 @@ export {
   type Features,
   type Grant,
   type HolderView,
-  type Lease,
+  type LeaseId,
   type Limit,
   type LimitState,
   type Refusal,

@@ -3,21 +3,28 @@ import type { LockEvents } from './core/events.js'
 import type { Lock } from './core/lock.js'
 import { type AcquireOptions, Defaults, type LocksOptions, optionsOf } from './core/options.js'
 import { ClosedError, InvalidOptionError } from './errors.js'
-import { type Duration, milliseconds } from './kit/duration.js'
-import { type World, realWorld } from './kit/world.js'
+import { type Duration, milliseconds } from './util/duration.js'
+import { type World, realWorld } from './util/world.js'
 import { acquireAll, type LockGroup, withLocks } from './primitives/all.js'
-import { Election, type ElectionOptions } from './primitives/election.js'
-import { Limiter } from './primitives/limiter.js'
-import type { LimiterOptions } from './primitives/limiter-options.js'
+import { Election, type ElectionOptions } from './primitives/election/election.js'
+import { Limiter } from './primitives/limiter/limiter.js'
+import type { LimiterOptions } from './primitives/limiter/options.js'
 import { type NestedOption, withLock } from './primitives/lock.js'
 import { type NameOf, wrap } from './primitives/wrap.js'
-import { type HolderInfo, Lookout, type LockState, type LookOptions, type WaiterInfo } from './primitives/lookout.js'
+import {
+  type HolderInfo,
+  Inspector,
+  type LockState,
+  type InspectOptions,
+  type WaiterInfo,
+} from './primitives/inspect.js'
+import { Publisher } from './primitives/publish/publisher.js'
 import { runOnce, type RunOnceOptions } from './primitives/run-once.js'
 import { ReadWriteLock, type ReadWriteOptions } from './primitives/read-write.js'
-import { Schedule } from './primitives/schedule.js'
-import type { ScheduleOptions } from './primitives/schedule-options.js'
-import type { ScheduledRun } from './primitives/schedule-run.js'
-import { Semaphore } from './primitives/semaphore.js'
+import { Schedule } from './primitives/schedule/schedule.js'
+import type { ScheduleOptions } from './primitives/schedule/options.js'
+import type { ScheduledRun } from './primitives/schedule/run.js'
+import { Semaphore } from './primitives/semaphore/semaphore.js'
 import { type WebLockCallback, type WebLockOptions, WebLocks, type WebLockSnapshot } from './primitives/web-locks.js'
 import type { Store } from './store.js'
 import { showAs } from './util/inspect.js'
@@ -40,6 +47,13 @@ export function createLocks(store: Store, options: LocksOptions = {}): Locks {
 
 /** How many instances use a store: only the last one that is closed may take the store's listeners off the client. */
 const users = new WeakMap<Store, number>()
+
+/**
+ * The store behind locks, for the dashboard. Undefined for locks of another copy of this package.
+ *
+ * @internal
+ */
+export let storeOf: (locks: Locks) => Store | undefined
 
 /** What to write instead of what was given. */
 function storeAdvice(given: unknown): string {
@@ -64,12 +78,13 @@ function storeAdvice(given: unknown): string {
 export class Locks {
   readonly #engine: Engine
   readonly #defaults: Defaults
-  readonly #lookout: Lookout
+  readonly #inspector: Inspector
   readonly #webLocks: WebLocks
   /** Ends what waits without holding anything: limiters and schedules. */
   readonly #closing = new AbortController()
   readonly #store: Store
   readonly #ownsStore: boolean
+  readonly #publisher: Publisher | undefined
   #closed: Promise<void> | undefined
 
   /** @internal */
@@ -78,12 +93,14 @@ export class Locks {
       throw new InvalidOptionError('store', store, storeAdvice(store))
     }
     this.#defaults = new Defaults(store, options)
-    this.#engine = new Engine(store, world)
+    this.#engine = new Engine(store, world, this.#defaults.onCall)
     this.#store = store
     this.#engine.events.namespace = this.#defaults.namespace
     this.#ownsStore = ownsStore
+    const { publishMs } = this.#defaults
+    if (publishMs !== undefined) this.#publisher = new Publisher(this.#engine, this.#defaults, publishMs)
     users.set(store, (users.get(store) ?? 0) + 1)
-    this.#lookout = new Lookout(this.#engine, this.#defaults)
+    this.#inspector = new Inspector(this.#engine, this.#defaults)
     this.#webLocks = new WebLocks(this.#engine, this.#defaults)
   }
 
@@ -102,7 +119,7 @@ export class Locks {
    */
   acquire(name: string, options?: AcquireOptions): Promise<Lock> {
     try {
-      return this.#engine.acquire(this.#defaults.ask('lock', name, options))
+      return this.#engine.acquire(this.#defaults.buildRequest('lock', name, options))
     } catch (error) {
       return Promise.reject(error)
     }
@@ -119,7 +136,7 @@ export class Locks {
    */
   tryAcquire(name: string, options?: Omit<AcquireOptions, 'wait'>): Promise<Lock | null> {
     try {
-      return this.#engine.tryAcquire(this.#defaults.ask('lock', name, options, optionsOf.tryAcquire))
+      return this.#engine.tryAcquire(this.#defaults.buildRequest('lock', name, options, optionsOf.tryAcquire))
     } catch (error) {
       return Promise.reject(error)
     }
@@ -139,8 +156,8 @@ export class Locks {
     fn: (lock: Lock) => T | Promise<T>,
     options?: AcquireOptions & NestedOption,
   ): Promise<T> {
-    const ask = this.#defaults.ask('lock', name, options, optionsOf.withLock)
-    return withLock(this.#engine, ask, fn, options?.nested)
+    const request = this.#defaults.buildRequest('lock', name, options, optionsOf.withLock)
+    return withLock(this.#engine, request, fn, options?.nested)
   }
 
   /**
@@ -206,7 +223,9 @@ export class Locks {
    * ```
    */
   limiter(name: string, options: LimiterOptions): Limiter {
-    return new Limiter(this.#engine, this.#defaults, name, options, this.#closing.signal)
+    const limiter = new Limiter(this.#engine, this.#defaults, name, options, this.#closing.signal)
+    this.#publisher?.limiter(limiter)
+    return limiter
   }
 
   /**
@@ -233,7 +252,9 @@ export class Locks {
    * ```
    */
   schedule(name: string, cron: string, fn: (run: ScheduledRun) => unknown, options: ScheduleOptions = {}): Schedule {
-    return new Schedule(this.#engine, this.#defaults, { name, cron, job: fn, options }, this.#closing.signal)
+    const schedule = new Schedule(this.#engine, this.#defaults, { name, cron, job: fn, options }, this.#closing.signal)
+    this.#publisher?.schedule(schedule, cron, options.timezone)
+    return schedule
   }
 
   /**
@@ -257,23 +278,31 @@ export class Locks {
   }
 
   /** Everybody who holds something whose name begins with `prefix`. To look, never to decide by. */
-  holders(prefix = '', options?: LookOptions): Promise<HolderInfo[]> {
-    return this.#lookout.holders(prefix, options)
+  holders(prefix = '', options?: InspectOptions): Promise<HolderInfo[]> {
+    return this.#inspector.holders(prefix, options)
   }
 
-  /** Who stands in line for a name, first come first. */
-  waiters(name: string, options?: LookOptions): Promise<WaiterInfo[]> {
-    return this.#lookout.waiters(name, options)
+  /**
+   * The same in pages of at most 1,000, as they arrive: each page in the order of names, the pages in none. A holder that comes
+   * or goes meanwhile may be missing.
+   */
+  holderPages(prefix = '', options?: InspectOptions): AsyncIterable<HolderInfo[]> {
+    return this.#inspector.holderPages(prefix, options)
+  }
+
+  /** The waiters for a name, in their order. */
+  waiters(name: string, options?: InspectOptions): Promise<WaiterInfo[]> {
+    return this.#inspector.waiters(name, options)
   }
 
   /** The holders and the line of one name. */
-  inspect(name: string, options?: LookOptions): Promise<LockState> {
-    return this.#lookout.inspect(name, options)
+  inspect(name: string, options?: InspectOptions): Promise<LockState> {
+    return this.#inspector.inspect(name, options)
   }
 
-  /** Break glass: ends every lease of this name, whoever holds it, and returns whom it cut off. */
-  forceRelease(name: string, options?: LookOptions): Promise<HolderInfo[]> {
-    return this.#lookout.forceRelease(name, options)
+  /** Break glass: ends every lease of this name and returns the former holders. */
+  forceRelease(name: string, options?: InspectOptions): Promise<HolderInfo[]> {
+    return this.#inspector.forceRelease(name, options)
   }
 
   on<E extends keyof LockEvents>(event: E, listener: (facts: LockEvents[E]) => void): this {
@@ -305,7 +334,7 @@ export class Locks {
   async close(options: { grace?: Duration | undefined } = {}): Promise<void> {
     const grace = milliseconds('grace', knownOptions(options, optionsOf.close).grace ?? '10s')
     this.#closing.abort(new ClosedError('closing: locks.close() was called'))
-    const ended = this.#engine.close(grace)
+    const ended = Promise.all([this.#engine.close(grace), this.#publisher?.stop()])
     this.#closed ??= ended.then(() => this.#leaveStore())
     await this.#closed
   }
@@ -322,10 +351,11 @@ export class Locks {
   }
 
   static {
+    storeOf = (locks) => (#store in locks ? locks.#store : undefined)
     showAs(this, 'Locks', (locks: Locks) => {
       const { namespace } = locks.#defaults
-      const held = [...locks.#engine.leases()].map((lease) => lease.ask.name)
-      const waiting = [...locks.#engine.waiting()].map(({ ask }) => ask.name)
+      const held = [...locks.#engine.leases()].map((lease) => lease.request.name)
+      const waiting = [...locks.#engine.waiting()].map(({ request }) => request.name)
       const state = locks.#engine.closingReason ? { closed: true } : { held, waiting }
       const facts = { store: locks.#store.name, ...(namespace === undefined ? {} : { namespace }), ...state }
       return { ...facts, clientId: locks.clientId }

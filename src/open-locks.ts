@@ -1,5 +1,5 @@
 import type { LocksOptions } from './core/options.js'
-import { realWorld } from './kit/world.js'
+import { realWorld } from './util/world.js'
 import { Locks } from './locks.js'
 import { openStore } from './open-store.js'
 

@@ -4,10 +4,10 @@
  * Everything is a leased claim: an `owner` holds `weight` of a `capacity` under a `key`, until its time passes.
  * A store applies one rule, atomically:
  *
- * > Drop what expired. If nobody earlier still stands in line, and what is held plus `weight` fits `capacity`,
- * > grant; otherwise refuse, and remember the place in line if asked to.
+ * > Drop what expired. If no live queue entry is ahead, and what is held plus `weight` fits `capacity`, grant; otherwise
+ * > refuse, and keep a queue entry if asked to.
  *
- * A store asks its server once and says what it heard. Waiting, renewing, deadlines, retries and time limits live in
+ * A store asks its server once and returns the answer. Waiting, renewing, deadlines, retries and time limits live in
  * `core/`, once for all stores. `docs/writing-a-store.md` explains; `leasehold/testing` checks.
  *
  * @module
@@ -16,7 +16,7 @@
 /** The whole of a capacity. An exclusive lock claims `ALL` of `ALL`, a reader `1` of `ALL` under the same key. */
 export const ALL: number = 2 ** 31 - 1
 
-/** Either the thing itself or a promise of it: a store in memory answers at once, and must not pay for a promise. */
+/** A value or a promise of it: a store in memory answers at once, and must not pay for a promise. */
 export type Awaitable<T> = T | Promise<T>
 
 /** One attempt to hold something. */
@@ -24,29 +24,39 @@ export interface Claim {
   /** `<kind>:<name>`, such as `lock:order:7` or `semaphore:api`. Kinds are words; names may hold anything but NUL. */
   key: string
   /**
-   * Who asks. The same owner asking again gets its own grant again, with the same token and the value it has by now: the
-   * reply to the first request may have been lost, and a request that arrives late must not undo what came after it.
+   * Who asks. The same owner asking again gets its own grant again, with the same token and its current value: the reply
+   * to the first request may have been lost, and a request that arrives late must not undo what came after it.
    */
   owner: string
   /** How much of the capacity is wanted, 1 to `capacity`. */
   weight: number
-  /** How much there is in all, in the eyes of this claim. */
+  /** The total capacity that this claim assumes. */
   capacity: number
   /** How long the lease lasts unless renewed, by the store's own clock. */
   ttlMs: number
   /** Kept beside the lease for others to read: JSON text. */
   value?: string | undefined
   /**
-   * If refused, keep (or refresh) a place in line for this long. Absent: do not stand in line.
-   * A place outlives its owner's silence by no more than this, so a dead waiter cannot block the others.
+   * If refused, keep (or refresh) a queue entry for this long. Absent: no queue entry.
+   * An entry outlives its owner's silence by no more than this, so a dead waiter cannot block the others.
    */
-  placeMs?: number | undefined
-  /** The store may keep the question open inside the server for this long before it refuses. `release` ends it. */
+  queueMs?: number | undefined
+  /** The store may keep the request open inside the server for this long before it refuses. `release` ends it. */
   blockMs?: number | undefined
-  /** Tell everyone who watches the key when this lease begins, changes its value or ends (`changed`). */
+  /**
+   * If granted, reserve so many tokens: that of the grant and those behind it. Set while others of the same process wait for the same
+   * lease: the core passes it on to them without asking, with one token each. A store that ignores it is asked for each lock.
+   */
+  tokens?: number | undefined
+  /** Send `changed` to all subscribers of the key when this lease begins, changes its value or ends. */
   announce?: boolean | undefined
-  /** Take it whoever holds it and whoever waits: all holders are revoked, and the grant goes to this claim. */
+  /** Revoke all holders, overtake all waiters, and grant this claim. */
   steal?: boolean | undefined
+  /**
+   * The core renews it until it is released: a store may keep it alive together with others of the same ttl. Absent: it has to end
+   * by itself when its time has passed, also if its process is not there any more.
+   */
+  renewed?: boolean | undefined
 }
 
 /** The claim is held from now on. */
@@ -58,35 +68,38 @@ export interface Grant {
   token: bigint
   /** For how long it was granted, counted from the moment the store decided. May be less than asked for, never more. */
   ttlMs: number
-  /** When it was decided, for a store that shares the core's clock. Otherwise the moment of asking counts. */
-  decidedAt?: number | undefined
+  /**
+   * So many tokens from `token` on are reserved for this grant: no other one of the key gets any of them, and every later one a larger
+   * one, however this one ends. The store knows the lease by `token` all the time. Absent: 1.
+   */
+  tokens?: number | undefined
   /** Aborts when the store learns that the lease has ended, such as a session whose connection broke. */
   lost?: AbortSignal | undefined
 }
 
-/** Busy: somebody else holds it, or stands in line before us. */
+/** Busy: another owner holds it, or has a queue entry ahead of ours. */
 export interface Refusal {
   granted: false
-  /** How many places in line are before ours, or before anyone who came now. */
+  /** How many queue entries are ahead of ours; without an entry of ours: how many there are. */
   ahead?: number | undefined
   /**
    * The largest token that the store has granted so far, for this key or for any. A `granted` event with a token that is
-   * not larger is news from before this refusal, and its lease may have ended. Absent: `granted` events are only hints,
+   * not larger is from before this refusal, and its lease may have ended. Absent: `granted` events are only hints,
    * and the core asks again.
    */
   newest?: bigint | undefined
-  /** One of those who hold it now, and so are in the way. */
+  /** One of the holders that are in the way. */
   blocker?: Blocker | undefined
 }
 
-/** Who is in the way, as far as the store can tell. */
+/** A holder that is in the way, as far as the store can tell. */
 export interface Blocker {
   owner: string
   /** What is left of its lease. Absent: it never expires, or ends with a session. */
   ttlMs?: number | undefined
   token?: bigint | undefined
   value?: string | undefined
-  /** Not one of ours: its release rings no bell, so whoever waits has to look again by itself. */
+  /** Held by a client other than leasehold. Its release is not announced, so waiters must poll. */
   foreign?: boolean | undefined
 }
 
@@ -99,7 +112,7 @@ export interface Failure {
 export type Answer = Grant | Refusal | Failure
 
 /** What identifies a grant or a queue entry. */
-export interface Lease {
+export interface LeaseId {
   key: string
   owner: string
   /**
@@ -110,16 +123,18 @@ export interface Lease {
 }
 
 /** Ask for more time for a grant, or for a queue entry. */
-export interface Renewal extends Lease {
+export interface Renewal extends LeaseId {
   /** From now on. Never shortens: a renewal that arrives late must not take away what a later one gave. */
   ttlMs: number
-  /** Replace the value kept beside the lease, and tell everyone who watches the key (`changed`). */
+  /** Replace the value kept beside the lease, and send `changed` to all subscribers of the key. */
   value?: string | undefined
   /**
    * Keep this owner's queue entry alive for `ttlMs` instead of a grant. If the owner was granted the key meanwhile, the
-   * grant is left as it is, and answered `granted`. Only sent to a store whose `features.line` is true.
+   * grant is left as it is, and answered `granted`. Only sent to a store whose `features.queue` is true.
    */
   queued?: boolean | undefined
+  /** It is not renewed again and has to outlive this process, such as a result that `runOnce` leaves behind. */
+  last?: boolean | undefined
 }
 
 /**
@@ -138,25 +153,25 @@ export type Renewed =
   | { outcome: 'unknown'; error: unknown }
 
 /**
- * `released`: it was ours until now. `gone`: it was not (any more). `awaited`, of use where there is no line: others listen
- * to this key, so whoever lets go of it and wants it back at once should not ask before they could.
+ * `released`: it was ours until now. `gone`: it was not (any more). `hasWaiters`, for stores without a queue: other processes
+ * subscribe to this key, so a process that wants it back at once waits until they had a chance to ask.
  */
 export type Released =
-  | { outcome: 'released'; awaited?: boolean | undefined }
+  | { outcome: 'released'; hasWaiters?: boolean | undefined }
   | { outcome: 'gone' }
   | { outcome: 'unknown'; error: unknown }
 
 /**
- * What a store tells those who watch a key. Only hints: an event may be late, doubled or missing.
+ * What a store sends to the subscribers of a key. Only hints: an event may be late, doubled or missing.
  *
- * - `granted`: whoever let go handed the lease to this waiter, for `ttlMs` (its `placeMs`) from then on. To keep it, renew.
- *   Only those who watch by the store that asked for it count on hearing of it: nobody else need wake up.
- * - `freed`: this waiter is first in line and there is room; or, without an owner, whoever waits may ask.
- * - `changed`: an announced lease began, changed its value or ended. For those who look; whoever waits to be next is told
- *   by `granted` or `freed` besides.
+ * - `granted`: the releasing process handed the lease to this waiter, for `ttlMs` (its `queueMs`) from then on. To keep it,
+ *   renew. `tokens` as in a grant. Sent only through the store object that asked for it.
+ * - `freed`: this waiter is first in the queue and there is room; or, without an owner, every waiter may ask.
+ * - `changed`: an announced lease began, changed its value or ended. For observers; a waiter that wants the key is sent
+ *   `granted` or `freed` besides.
  */
 export type StoreEvent =
-  | { type: 'granted'; owner: string; token: bigint; ttlMs: number }
+  | { type: 'granted'; owner: string; token: bigint; ttlMs: number; tokens?: number | undefined }
   | { type: 'freed'; owner?: string | undefined }
   | { type: 'changed' }
 
@@ -164,13 +179,13 @@ export type StoreEvent =
 export interface Watch {
   /** Settles when events that happen from now on will arrive: true, or false if they will not (yet). Never rejects. */
   ready: Awaitable<boolean>
-  /** Whether events arrive right now. While false, whoever waits polls. */
+  /** Whether events arrive right now. While false, waiters poll. */
   live: () => boolean
   close: () => void
 }
 
 /** One holder, to look at and never to decide by. */
-export interface HolderView extends Lease {
+export interface HolderView extends LeaseId {
   weight: number
   capacity: number
   /** Absent for foreign holders. */
@@ -181,17 +196,17 @@ export interface HolderView extends Lease {
   heldMs?: number | undefined
   value?: string | undefined
   foreign?: boolean | undefined
-  /** How many stand in line for this key. */
+  /** How many queue entries this key has. */
   waiting?: number | undefined
   /** What else this store knows, such as a client's address. */
   detail?: Readonly<Record<string, string | number>> | undefined
 }
 
-/** One place in line. */
-export interface WaiterView extends Lease {
+/** One queue entry. */
+export interface WaiterView extends LeaseId {
   weight: number
   capacity: number
-  /** How long it has stood there. */
+  /** How long it has waited. */
   waitedMs?: number | undefined
   value?: string | undefined
   detail?: Readonly<Record<string, string | number>> | undefined
@@ -250,8 +265,8 @@ export interface LimitState {
 
 /** What a store can carry beyond locks and shared locks. Asking for what it cannot is an `UnsupportedError`. */
 export interface Features {
-  /** Places in line are kept and served first come, first served: nobody starves. */
-  line: boolean
+  /** Queue entries are kept and served first come, first served: no waiter starves. */
+  queue: boolean
   /** Any `weight` of any `capacity`. Without it only `ALL` of `ALL` and `1` of `ALL`; a semaphore is then made of slots. */
   counting: boolean
   /** `acquire(claims, { atomic: true })` grants all or none. */
@@ -277,6 +292,8 @@ export interface Store {
   readonly timeoutMs: number
   /** At most this many items travel in one call. Absent: no bound. */
   readonly maxBatch?: number | undefined
+  /** At most this many claims in one `atomic` call. Absent: as many as in any other. */
+  readonly maxTogether?: number | undefined
   /** Longest lease this store grants. Absent: no bound. */
   readonly maxTtlMs?: number | undefined
   /** Answers without a promise and gains nothing from batches: each item is sent by itself, without any delay. */
@@ -294,34 +311,40 @@ export interface Store {
    * With a token: ends this very grant, and nothing else. Without: whatever this owner has under the key, a grant, a queue
    * entry or a request still open (`blockMs`). Never anyone else's.
    */
-  release(leases: readonly Lease[]): Awaitable<Released[]>
+  release(leases: readonly LeaseId[]): Awaitable<Released[]>
 
   /**
-   * Be told about one key. Many watches of one key share what they cost. `only`: whoever waits to be next need not be told
-   * anything else, if that is cheaper.
+   * Subscribe to one key. Many subscriptions to one key share their cost.
    */
-  watch?(key: string, listener: (event: StoreEvent) => void, only?: 'granted'): Watch
+  watch?(key: string, listener: (event: StoreEvent) => void): Watch
   /**
-   * Grants to whoever asks now would be heard, whatever the key: a watch for grants that is begun after the answer misses
-   * nothing, and is live from the start.
+   * Subscribe to the pushed grants of all keys that waiters of this store object asked for: while it is live, they need no
+   * `watch` of their own, and a refused waiter need not ask a second time. `freed` stands for a grant of which the store cannot
+   * tell how long it lasts, or that it could not make: its owner asks. A key of undefined, with `freed`, stands for all keys:
+   * pushes may have been lost. Not live: the core calls `watch`, which has to exist besides.
    */
-  hearsGrants?(): boolean
+  watchGrants?(listener: (key: string | undefined, event: StoreEvent) => void): Watch
   /**
-   * Be told of leases that were taken away by `revoke`, `steal` or somebody's hand in the store. One subscription for all
-   * that this process holds; the core opens it with the first lock. A hint like every event: the renewal finds out too.
+   * Subscribe to leases that were taken away by `revoke`, by `steal` or by hand in the store. One subscription for all that
+   * this process holds; the core opens it with the first lock. A hint like every event: the next renewal finds out too.
    */
-  watchRevoked?(listener: (lease: Lease) => void): Watch
+  watchRevoked?(listener: (lease: LeaseId) => void): Watch
   /**
-   * Be told when leases may have been lost without notice (a reconnect): the core then renews them at once. `affected`
-   * tells which keys that concerns; absent: all.
+   * Calls the listener when leases may have been lost without notice (a reconnect): the core then renews them at once.
+   * `affected` tells which keys that concerns; absent: all.
    */
-  onDoubt?(listener: (affected?: (key: string) => boolean) => void): () => void
+  onPossibleLoss?(listener: (affected?: (key: string) => boolean) => void): () => void
 
   /** All holders of keys that begin with this prefix. */
   holders?(prefix: string): Awaitable<HolderView[]>
-  /** The holders and the line of one key. */
+  /**
+   * The same in pages of at most 1,000, each read when it is asked for: `timeoutMs` bounds one page, not the whole listing.
+   * In no particular order. A page may be empty, which only says that the listing goes on. Absent: `holders` is called.
+   */
+  holderPages?(prefix: string): AsyncIterable<HolderView[]>
+  /** The holders and the queue of one key. */
   inspect?(key: string): Awaitable<{ holders: HolderView[]; waiters: WaiterView[] }>
-  /** Break glass: ends every lease of this key, tells the holders, lets the next in. Returns whom it cut off. */
+  /** Break glass: ends every lease of this key, notifies the holders, grants to the next waiters. Returns the former holders. */
   revoke?(key: string): Awaitable<HolderView[]>
 
   /** Rate limiting: all limits of a request or none. */
@@ -333,7 +356,7 @@ export interface Store {
   outage?(): unknown
   /**
    * The last instance that used the store was closed: take every listener off borrowed clients. The store stays usable,
-   * and listens again when the next instance calls `onDoubt` or asks for something.
+   * and listens again when the next instance calls `onPossibleLoss` or asks for something.
    */
   idle?(): void
 

@@ -1,8 +1,8 @@
 import { parseArgs } from 'node:util'
 import { InvalidOptionError } from '../errors.js'
-import { type Duration, type DurationRange, milliseconds } from '../kit/duration.js'
-import { unknownWord } from './unknown.js'
-import { UsageError } from './usage-error.js'
+import { type Duration, type DurationRange, milliseconds } from '../util/duration.js'
+import { describe } from '../util/redact.js'
+import { UsageError, unknownWord } from './usage-error.js'
 
 export { UsageError }
 
@@ -15,24 +15,33 @@ export interface Command {
   /** What help says beyond that. */
   about?: string
   options: Record<string, OptionSpec>
+  /** What its positional argument is chosen from, for completion. */
+  words?: readonly string[]
+  /** A command of the user's follows after `--`. */
+  runsCommand?: boolean
   /** Each with the reason one would type it. */
   examples: readonly (readonly [line: string, why: string])[]
   /** Resolves with the exit status. */
   run: (input: Input, program: Program) => Promise<number>
 }
 
-/** Where this program is. A bundler may move every file but the entries, so only main can tell. */
+/** What only main knows: a bundler may move every file but the entries, and main has the list of commands. */
 export interface Program {
   watchdogFile: string
+  commands: () => Promise<(readonly [name: string, command: Command])[]>
 }
 
 export interface OptionSpec {
   /** What stands for its value in help, such as `DURATION`. Absent: a switch. */
   value?: string
   help: string
+  /** What its value is chosen from, for completion. */
+  words?: readonly string[]
+  /** Its value is the name of a file. */
+  file?: boolean
 }
 
-/** What was typed after the command's name, checked against what the command takes. */
+/** The arguments after the command's name, checked against the options that the command takes. */
 export class Input {
   readonly positionals: readonly string[]
   /** What followed `--`; undefined if there was none. */
@@ -82,7 +91,7 @@ export class Input {
   one(what: string): string {
     const [first, second] = this.positionals
     if (first === undefined) throw new UsageError(`${what} is missing`)
-    if (second !== undefined) throw new UsageError(`one ${what} is enough; what is ${JSON.stringify(second)}?`)
+    if (second !== undefined) throw new UsageError(`one ${what} is enough; what is ${describe(second)}?`)
     return first
   }
 
@@ -92,17 +101,17 @@ export class Input {
   }
 }
 
-interface Typed {
+interface ParsedArguments {
   values: Map<string, string | true>
   positionals: string[]
 }
 
-function parse(command: Command, args: readonly string[]): Typed {
+function parse(command: Command, args: readonly string[]): ParsedArguments {
   const options: Record<string, { type: 'string' | 'boolean' }> = {}
   for (const [name, { value }] of Object.entries(command.options))
     options[name] = { type: value ? 'string' : 'boolean' }
   const { tokens } = parseArgs({ args: [...args], options, strict: false, allowPositionals: true, tokens: true })
-  const typed: Typed = { values: new Map(), positionals: [] }
+  const typed: ParsedArguments = { values: new Map(), positionals: [] }
   for (const token of tokens) {
     if (token.kind === 'positional') typed.positionals.push(token.value)
     else if (token.kind === 'option') typed.values.set(token.name, checked(command, token))
@@ -125,12 +134,12 @@ function checked(command: Command, { name, rawName, value, inlineValue }: Option
   }
   if (!spec.value) {
     if (value === undefined) return true
-    throw new UsageError(`${rawName} is a switch and takes no value; it was given ${JSON.stringify(value)}`)
+    throw new UsageError(`${rawName} is a switch and takes no value; it was given ${describe(value)}`)
   }
   if (value === undefined) throw new UsageError(`${rawName} takes ${spec.value}; there was none`)
-  // "--ttl --wait 5s" forgot something: the next option is not this one's value.
+  // In "--ttl --wait 5s" the value of --ttl is missing: without this check, "--wait" would be taken for it.
   if (!inlineValue && value.startsWith('-')) {
-    throw new UsageError(`${rawName} takes ${spec.value}; it was ${JSON.stringify(value)}`)
+    throw new UsageError(`${rawName} takes ${spec.value}; it was ${describe(value)}`)
   }
   return value
 }

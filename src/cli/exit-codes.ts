@@ -1,9 +1,9 @@
 import { constants } from 'node:os'
 
-/** What the exit status of `leasehold` says, in the numbers of sysexits.h, which scripts already know. */
+/** The exit statuses of `leasehold`, with the numbers of sysexits.h, which scripts already know. */
 export const exitCode = {
   ok: 0,
-  /** `ls --older-than` found some. */
+  /** `ls --older-than` found at least one holder, or `doctor` something that makes the store unsafe. */
   found: 1,
   /** Bad usage: nothing was touched. */
   usage: 64,
@@ -11,7 +11,7 @@ export const exitCode = {
   unavailable: 69,
   /** The lock was lost while the command ran, or leasehold itself failed: the work may be incomplete. */
   lost: 70,
-  /** What was asked for could not be written to stdout. */
+  /** The requested data could not be written to stdout. */
   outputFailed: 74,
   /** The lock stayed busy. */
   busy: 75,

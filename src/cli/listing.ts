@@ -1,12 +1,24 @@
 /** How holders and waiters are shown, to people and to programs. */
-import { formatDuration } from '../kit/duration.js'
-import { type HolderInfo, LOCK_KINDS, type WaiterInfo } from '../primitives/lookout.js'
+import { formatDuration } from '../util/duration.js'
+import { type HolderInfo, LOCK_KINDS, type WaiterInfo } from '../primitives/inspect.js'
 import type { Input, OptionSpec } from './command.js'
-import { table } from './output.js'
+import { Table, table } from './output.js'
 
 export const listingOptions: { kind: OptionSpec; json: OptionSpec } = {
-  kind: { value: 'KIND', help: `one of ${LOCK_KINDS.join(', ')} (default lock)` },
+  kind: { value: 'KIND', help: `one of ${LOCK_KINDS.join(', ')} (default lock)`, words: LOCK_KINDS },
   json: { help: 'for programs' },
+}
+
+/** Of commands that list: they take several kinds at once, too. */
+export const anyKindOption: OptionSpec = {
+  value: 'KIND',
+  help: `one of ${LOCK_KINDS.join(', ')}, all (default lock)`,
+  words: [...LOCK_KINDS, 'all'],
+}
+
+export function kindsFrom(input: Input): readonly string[] {
+  const kind = input.oneOf('kind', [...LOCK_KINDS, 'all']) ?? 'lock'
+  return kind === 'all' ? LOCK_KINDS : [kind]
 }
 
 export function kindFrom(input: Input): { kind?: string } {
@@ -14,7 +26,7 @@ export function kindFrom(input: Input): { kind?: string } {
   return kind === undefined ? {} : { kind }
 }
 
-/** With times also as what they are from now on, so that programs need no clock of their own. */
+/** Adds durations up to now and from now on, so that programs need no clock of their own. */
 export function holderAsJson(holder: HolderInfo): Record<string, unknown> {
   return { ...holder, heldMs: heldMs(holder), remainingMs: remainingMs(holder) }
 }
@@ -27,26 +39,41 @@ function remainingMs({ expiresAt }: HolderInfo): number | undefined {
   return expiresAt && Math.max(expiresAt.getTime() - Date.now(), 0)
 }
 
-export function tableOfHolders(holders: readonly HolderInfo[], short = false): string {
+const TITLES = ['NAME', 'HOLDER', 'MODE', 'HELD', 'EXPIRES IN', 'WAITING', 'TOKEN', 'METADATA']
+
+export function tableOfHolders(holders: readonly HolderInfo[]): string {
   return table(
-    ['NAME', 'HOLDER', 'MODE', 'HELD', 'EXPIRES IN', 'WAITING', 'TOKEN', 'METADATA'],
-    holders.map((one) => [
-      one.kind === 'lock' ? one.name : `${one.kind}:${one.name}`,
-      `${short ? shortened(one.holder) : one.holder}${one.foreign ? ' (foreign)' : ''}`,
-      modeOf(one),
-      roughly(heldMs(one)),
-      one.expiresAt ? roughly(remainingMs(one)) : 'never',
-      String(one.waiting),
-      one.fencingToken === undefined ? '-' : String(one.fencingToken),
-      metadataOf(one),
-    ]),
+    TITLES,
+    holders.map((one) => rowOf(one, one.holder)),
   )
+}
+
+/** Page by page, with short names of holders. */
+export class HolderTable {
+  readonly #table = new Table(TITLES)
+
+  page(holders: readonly HolderInfo[]): string {
+    return this.#table.page(holders.map((one) => rowOf(one, shortened(one.holder))))
+  }
+}
+
+function rowOf(one: HolderInfo, holder: string): string[] {
+  return [
+    one.kind === 'lock' ? one.name : `${one.kind}:${one.name}`,
+    `${holder}${one.foreign ? ' (foreign)' : ''}`,
+    modeOf(one),
+    heldFor(one),
+    expiresIn(one),
+    String(one.waiting),
+    one.fencingToken === undefined ? '-' : String(one.fencingToken),
+    metadataOf(one),
+  ]
 }
 
 export function tableOfWaiters(waiters: readonly WaiterInfo[]): string {
   return table(
-    ['IN LINE', 'WAITER', 'MODE', 'WAITED', 'METADATA'],
-    waiters.map((one, place) => [String(place + 1), one.holder, modeOf(one), roughly(one.waitedMs), metadataOf(one)]),
+    ['QUEUE', 'WAITER', 'MODE', 'WAITED', 'METADATA'],
+    waiters.map((one, index) => [String(index + 1), one.holder, modeOf(one), roughly(one.waitedMs), metadataOf(one)]),
   )
 }
 
@@ -54,8 +81,16 @@ function modeOf({ kind, mode, weight }: HolderInfo | WaiterInfo): string {
   return kind === 'semaphore' ? `${weight} permit${weight === 1 ? '' : 's'}` : mode
 }
 
-/** Host and process are what people look for first; the rest is for `show` and --json. */
-function shortened(holder: string): string {
+export function heldFor(one: HolderInfo): string {
+  return roughly(heldMs(one))
+}
+
+export function expiresIn(one: HolderInfo): string {
+  return one.expiresAt ? roughly(remainingMs(one)) : 'never'
+}
+
+/** The host and process of a holder, which people look for first; `show` and --json have the rest. */
+export function shortened(holder: string): string {
   return holder.replace(/:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\/\d+$/, '')
 }
 

@@ -12,21 +12,41 @@ import {
 } from '../errors.js'
 import { type Command, Input, type Program, UsageError } from './command.js'
 import { exitCode } from './exit-codes.js'
-import { leavePid1ToShell } from './init.js'
+import { leavePid1ToShell } from './pid1.js'
 import { type Output, flushed, print, say } from './output.js'
-import { unknownWord } from './unknown.js'
+import { unknownWord } from './usage-error.js'
 import { redact } from '../util/redact.js'
 
-/** Each loaded only when it is typed. A new command is a file in commands/ and a line here. */
+/** Each command is loaded only when it is typed. A new command is a file in commands/ and a line here. */
 const commands: Record<string, () => Promise<Command>> = {
   run: async () => (await import('./commands/run.js')).run,
+  elect: async () => (await import('./commands/elect.js')).elect,
   ls: async () => (await import('./commands/ls.js')).ls,
   show: async () => (await import('./commands/show.js')).show,
+  watch: async () => (await import('./commands/watch.js')).watch,
   release: async () => (await import('./commands/release.js')).release,
+  doctor: async () => (await import('./commands/doctor.js')).doctor,
+  bench: async () => (await import('./commands/bench.js')).bench,
+  dashboard: async () => (await import('./commands/dashboard.js')).dashboard,
   migrate: async () => (await import('./commands/migrate.js')).migrate,
+  completion: async () => (await import('./commands/completion.js')).completion,
+}
+
+/** What people type who know another tool, and which command does it here. */
+const SYNONYMS: Record<string, string> = {
+  check: 'doctor',
+  exec: 'run',
+  inspect: 'show',
+  leader: 'elect',
+  list: 'ls',
+  lock: 'run',
+  status: 'ls',
+  top: 'watch',
+  unlock: 'release',
 }
 
 const program: Program = {
+  commands: () => Promise.all(Object.entries(commands).map(async ([name, load]) => [name, await load()] as const)),
   watchdogFile: fileURLToPath(new URL(`watchdog${extname(import.meta.url)}`, import.meta.url)),
 }
 
@@ -52,7 +72,10 @@ async function main(argv: readonly string[]): Promise<number> {
 
 async function commandNamed(name: string): Promise<Command> {
   const load = Object.hasOwn(commands, name) ? commands[name] : undefined
-  if (!load) throw unknownWord('command', name, Object.keys(commands))
+  if (!load) {
+    const meant = Object.hasOwn(SYNONYMS, name) ? SYNONYMS[name] : undefined
+    throw unknownWord('command', name, Object.keys(commands), meant)
+  }
   return load()
 }
 
@@ -65,8 +88,7 @@ async function help(names: readonly string[]): Promise<number> {
 
 async function overview(output: Output): Promise<string> {
   const { helpOfAll } = await import('./help.js')
-  const all = Object.entries(commands).map(async ([name, load]) => [name, await load()] as const)
-  return helpOfAll(await Promise.all(all), output)
+  return helpOfAll(await program.commands(), output)
 }
 
 function version(): number {
@@ -85,10 +107,10 @@ function exitCodeOf(error: unknown): number {
   return exitCode.lost
 }
 
-function explain(error: unknown): void {
+function printError(error: unknown): void {
   if (!(error instanceof Error)) return say(String(error))
   const known = error instanceof LeaseholdError || error instanceof UsageError
-  // Something nobody thought of: whoever has to mend it needs the whole story.
+  // An unexpected error is a bug: its stack is needed for a fix.
   say(known ? error.message : (error.stack ?? error.message))
   if (error instanceof MissingPackageError) say(`or without installing anything:\n  ${withPackage(error)}`)
   for (let cause = error.cause; cause instanceof Error; cause = cause.cause) say(`because: ${cause.message}`)
@@ -103,7 +125,7 @@ function withPackage({ packages }: MissingPackageError): string {
 }
 
 function fail(error: unknown): never {
-  explain(error)
+  printError(error)
   process.exit(exitCodeOf(error))
 }
 

@@ -11,12 +11,12 @@ export interface ProcessFacts {
   parent: number
   group: number
   session: number
-  /** Dead, but not yet collected by its parent: cannot do anything any more. */
+  /** Dead, but not yet collected by its parent: it does no work any more. */
   zombie: boolean
   startedAt: string | undefined
 }
 
-/** Where the system does not tell sessions (no /proc). No process has this one. */
+/** The session of every process on systems that do not report sessions (no /proc). No real session has this number. */
 export const UNKNOWN_SESSION = -1
 
 export function listProcesses(): ProcessFacts[] {
@@ -40,13 +40,26 @@ export function factsOf(pid: number): ProcessFacts | undefined {
   }
 }
 
-/** Whether what is typed in our terminal, such as ^C, goes to our own process group. */
+/** The children of this process that are alive or not yet collected. */
+export function childrenOf(parent: number): number[] {
+  try {
+    // The children that the main thread started: one file to read, where a listing of all processes reads one file for
+    // each.
+    return readFileSync(`/proc/${parent}/task/${parent}/children`, 'latin1').split(' ').map(Number).filter(Boolean)
+  } catch {
+    return listProcesses()
+      .filter((one) => one.parent === parent)
+      .map(({ pid }) => pid)
+  }
+}
+
+/** Whether signals from the keyboard of our terminal, such as ^C, go to our own process group. */
 export function inForeground(): boolean {
   const fields = readStat(process.pid)
   return fields === undefined || fields[2] === fields[5]
 }
 
-/** Whether this text stands in its environment as it was at exec. False for processes whose environment we may not read. */
+/** Whether the process had this text in its environment at exec. False if its environment may not be read. */
 export function hasInEnvironment(pid: number, text: string): boolean {
   try {
     return readFileSync(`/proc/${pid}/environ`).includes(text)
@@ -55,28 +68,31 @@ export function hasInEnvironment(pid: number, text: string): boolean {
   }
 }
 
-/** What follows the name: state, parent, group, session, terminal, its foreground group, …; the twentieth is the start. */
+/**
+ * The fields after the name: state, parent, group, session, terminal, its foreground group, …; the twentieth is the
+ * start.
+ */
 function readStat(pid: number): string[] | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'latin1')
-    // The name stands in brackets, and may itself contain brackets and spaces.
+    // The name is in brackets, and may itself contain brackets and spaces: split after the last one.
     return text.slice(text.lastIndexOf(')') + 2).split(' ')
   } catch {
     return undefined
   }
 }
 
-/** Where there is no /proc (macOS, BSD). Knows neither tags nor sessions nor starts, only groups and families. */
+/** For systems without /proc (macOS, BSD). `ps` reports neither tags nor sessions, only groups, parents and start times. */
 function listWithPs(): ProcessFacts[] {
-  const { stdout: text } = spawnSync('ps', ['-A', '-o', 'pid=,ppid=,pgid=,stat='], { encoding: 'utf8' })
-  // Without ps, groups are still signalled; only what has left them is not found.
+  const { stdout: text } = spawnSync('ps', ['-A', '-o', 'pid=,ppid=,pgid=,stat=,lstart='], { encoding: 'utf8' })
+  // Without ps, groups are still signalled; only processes that left them are not found.
   if (!text) return []
   return text
     .trim()
     .split('\n')
     .map((line) => {
-      const [pid, parent, group, state = ''] = line.trim().split(/\s+/)
+      const [pid, parent, group, state = '', ...start] = line.trim().split(/\s+/)
       const numbers = { pid: Number(pid), parent: Number(parent), group: Number(group), session: UNKNOWN_SESSION }
-      return { ...numbers, zombie: state.startsWith('Z'), startedAt: undefined }
+      return { ...numbers, zombie: state.startsWith('Z'), startedAt: start.join(' ') }
     })
 }

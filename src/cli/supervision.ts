@@ -6,35 +6,36 @@
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isatty } from 'node:tty'
 import { exitCode, exitCodeOfSignal } from './exit-codes.js'
 import { say } from './output.js'
-import {
-  type Job,
-  TAGS,
-  jobOf,
-  killJob,
-  sessionIsAlive,
-  signalSession,
-  terminateSession,
-  withTag,
-} from './processes.js'
+import { ProcessTree, TAGS, withTag } from './process-tree.js'
 
-/** While something is dying: how often to look whether it is dead. */
-const LOOK_EVERY = 10
+/**
+ * First pause between two listings of processes that are about to end, in milliseconds: short, since the lock stays
+ * held meanwhile.
+ */
+const POLL_DYING_MS = 10
 
-/** What should be dead for so long is worth a word. */
-const SUSPICIOUSLY_LONG = 2_000
+/**
+ * A process that lives this long after SIGKILL, in milliseconds, hangs in the kernel: a message then says why the lock is
+ * still held.
+ */
+const UNKILLABLE_AFTER_MS = 2_000
 
 export interface SupervisionOptions {
   command: readonly string[]
-  /** Added to our own environment. */
+  /** Added to the environment of `leasehold run`. */
   env: Record<string, string>
   tag: string
+  /**
+   * A session of its own can be stopped as a whole. But it cannot read from a terminal, so there the command stays in
+   * that session.
+   */
+  ownSession: boolean
   killAfterMs: number
 }
 
-/** Why a file cannot be executed, for those reasons whose own words say too little. */
+/** Why a file cannot be executed, for those error codes whose own message says too little. */
 const REASONS: Record<string, string> = {
   EACCES: 'it may not be executed, or is a directory',
   ENOTDIR: 'a part of its path is not a directory',
@@ -58,8 +59,8 @@ export class NotStartedError extends Error {
 }
 
 export class Supervision {
-  readonly job: Job
-  /** Why the command was stopped or killed by us; undefined if it was not. */
+  readonly processes: ProcessTree
+  /** Why `leasehold run` stopped or killed the command; undefined if it did not. */
   stopped: string | undefined
   /** The exit status of the command, once it has ended with everything in its session. */
   readonly ended: Promise<number>
@@ -69,29 +70,28 @@ export class Supervision {
 
   static async start(options: SupervisionOptions): Promise<Supervision> {
     const [file = '', ...args] = options.command
-    // A session of its own can be stopped as a whole. But it could not read from a terminal: there, it stays in ours.
-    const ownSession = !isatty(0)
-    const env = { ...process.env, ...options.env, [TAGS]: withTag(options.tag) }
+    const { ownSession, tag } = options
+    const env = { ...process.env, ...options.env, [TAGS]: withTag(tag) }
     const child = await spawned(file, args, { stdio: 'inherit', detached: ownSession, env })
-    return new Supervision(child, jobOf(child.pid as number, ownSession, options.tag), options.killAfterMs)
+    return new Supervision(child, ProcessTree.of(child.pid as number, ownSession, tag), options.killAfterMs)
   }
 
-  private constructor(child: ChildProcess, job: Job, killAfterMs: number) {
-    this.job = job
+  private constructor(child: ChildProcess, processes: ProcessTree, killAfterMs: number) {
+    this.processes = processes
     this.#killAfterMs = killAfterMs
     this.ended = this.#untilTheEnd(child)
   }
 
-  /** At once, and everything: the lock may already be another's. */
+  /** Kills every process of the command at once: another process may already hold the lock. */
   kill(why: string): void {
     this.stopped ??= why
     this.#killing ??= this.#killAll()
   }
 
-  /** With time to tidy up: the lock is still ours for a while. */
+  /** Stops the command with time to tidy up: the lock is still held for a while. */
   stop(why: string): void {
     this.stopped ??= why
-    terminateSession(this.job)
+    this.processes.terminateSession()
     setTimeout(() => this.kill(why), this.#killAfterMs).unref()
   }
 
@@ -103,34 +103,36 @@ export class Supervision {
     return signal ? exitCodeOfSignal(signal) : (code as number)
   }
 
-  /** What the command left behind in its session would go on working after the lock is released. */
+  /** Ends processes that the command left behind in its session: they would go on working after the lock is released. */
   async #clearSession(): Promise<void> {
-    if (!sessionIsAlive(this.job)) return
-    terminateSession(this.job)
+    if (!this.processes.sessionIsAlive()) return
+    this.processes.terminateSession()
     const since = performance.now()
     let killedAt: number | undefined
-    let told = false
-    for (let pause = LOOK_EVERY; sessionIsAlive(this.job); pause = Math.min(pause * 1.5, 100)) {
+    let warned = false
+    for (let pause = POLL_DYING_MS; this.processes.sessionIsAlive(); pause = Math.min(pause * 1.5, 100)) {
       await sleep(pause)
       const now = performance.now()
       if (now - since < this.#killAfterMs) continue
-      signalSession(this.job, 'SIGKILL')
-      // From the first SIGKILL on: this process may itself have had no processor for seconds before.
+      this.processes.signalSession('SIGKILL')
+      // Counted from the first SIGKILL: this process may itself have had no processor for seconds before.
       killedAt ??= now
-      if (told || now - killedAt < SUSPICIOUSLY_LONG) continue
-      told = true
-      say(`something that the command left behind in session ${this.job.pid} cannot be killed; still holding the lock`)
+      if (warned || now - killedAt < UNKILLABLE_AFTER_MS) continue
+      warned = true
+      say(
+        `something that the command left behind in session ${this.processes.identity.pid} cannot be killed; still holding the lock`,
+      )
     }
   }
 
   async #killAll(): Promise<void> {
-    while (!killJob(this.job)) await sleep(LOOK_EVERY)
+    while (!this.processes.kill()) await sleep(POLL_DYING_MS)
   }
 }
 
-/** Node tells some reasons by an event and throws the others. */
+/** Node reports some errors of a start by an event and throws the others. */
 async function spawned(file: string, args: readonly string[], options: SpawnOptions): Promise<ChildProcess> {
-  // Shells say that there is no such command; Node would say that its own argument is wrong.
+  // Shells say that there is no such command; Node would complain about an argument of spawn().
   if (file === '') throw new NotStartedError(file, Object.assign(new Error(), { code: 'ENOENT' }))
   let child: ChildProcess
   try {

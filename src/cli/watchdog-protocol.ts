@@ -1,41 +1,46 @@
-/** What `leasehold run` and its watchdog say to each other, a line of JSON each, and the clocks they agree on. */
-import type { Job } from './processes.js'
+/** The messages between `leasehold run` and its watchdog, one line of JSON each, and the clocks that both use. */
+import type { CommandIdentity } from './process-tree.js'
 
 /** From `leasehold run` to the watchdog. */
 export type WatchdogOrder =
   /** The command has to be dead by then. Sent again with every renewal. */
   | { order: 'arm'; deadline: Deadline; sequence: number }
+  /** The command is about to be started, as a child of `parent` that is none of the `others`. */
+  | { order: 'start'; parent: number; others: number[]; ownSession: boolean }
   /** This is the command. */
-  | { order: 'watch'; job: Job }
+  | { order: 'watch'; command: CommandIdentity }
   /** The command has ended, and so has the watchdog's work. */
   | { order: 'done' }
 
 /** From the watchdog to `leasehold run`. */
 export type WatchdogReport =
   | { report: 'ready' }
-  /** Knows this deadline. */
+  /** The watchdog has this deadline. */
   | { report: 'armed'; sequence: number }
-  /** The deadline is close, and the command is being stopped. */
+  /** The deadline is close, and the watchdog stops the command. */
   | { report: 'stopping' }
-  /** Goes, since it was told that it is done. */
+  /** The watchdog exits, after the order `done`. */
   | { report: 'bye'; stopped: boolean }
 
 /** A moment, on the two clocks that all processes of a machine share. */
 export interface Deadline {
-  /** CLOCK_MONOTONIC in milliseconds. Nobody can set it, but it stands still while the machine sleeps. */
+  /** CLOCK_MONOTONIC in milliseconds. It cannot be set, but stands still while the machine sleeps. */
   monotonic: number
-  /** Epoch milliseconds. Goes on while the machine sleeps; if it is set forward we stop early, which is safe. */
+  /**
+   * Epoch milliseconds. This clock goes on while the machine sleeps; if it is set forward, the command stops early,
+   * which is safe.
+   */
   wall: number
 }
 
-/** Milliseconds until then, by whichever clock is further on. */
+/** Milliseconds until the deadline, by the clock that is further on. */
 export function leftUntil(deadline: Deadline): number {
   return Math.min(deadline.monotonic - monotonicNow(), deadline.wall - Date.now())
 }
 
 /**
- * The moment that is `remaining()` away. The clocks are read first: frozen in between, we would otherwise add what was
- * left then to a time that is long past it.
+ * The moment that is `remaining()` away. The clocks are read first: a process that is frozen in between would
+ * otherwise add an old remaining time to a later time of day, and the deadline would come too late.
  */
 export function deadlineIn(remaining: () => number): Deadline {
   const monotonic = monotonicNow()
@@ -52,7 +57,7 @@ function monotonicNow(): number {
   return Number(process.hrtime.bigint()) / 1e6
 }
 
-/** Calls back with each line of a stream that speaks JSON; what has no newline at the end was never finished. */
+/** Calls back with each line of a stream of JSON lines. A line without a newline at its end is incomplete and ignored. */
 export function onLines<T>(stream: NodeJS.ReadableStream, receive: (message: T) => void): void {
   let rest = ''
   stream.setEncoding('utf8')

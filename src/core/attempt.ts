@@ -1,68 +1,130 @@
 import { StoreUnavailableError } from '../errors.js'
-import type { Answer, Awaitable, Claim } from '../store.js'
-import type { Ask } from './ask.js'
-import { onAbort } from './cancel.js'
-import type { Engine } from './engine.js'
+import type { ClosedError } from '../errors.js'
+import type { Answer, Awaitable, Claim, Grant, Store } from '../store.js'
+import type { World } from '../util/world.js'
+import type { AcquireRequest } from './request.js'
+import { onAbort } from './abort-fanout.js'
+import type { Batcher } from './batcher.js'
+import type { Cleanup } from './cleanup.js'
 import type { Lock } from './lock.js'
+import type { OrderedRequests } from './ordered-requests.js'
 import { isThenable } from './thenable.js'
 
+/** What an attempt needs from its instance. */
+export interface AttemptHost {
+  readonly store: Store
+  readonly world: World
+  readonly batcher: Batcher
+  readonly cleanup: Cleanup
+  readonly ordered: OrderedRequests
+  readonly closingReason: ClosedError | undefined
+  /** Makes a lock of a grant. */
+  hold(request: AcquireRequest, grant: Grant, sentAt: number, since: number): Lock
+  /** Whether a grant came too late to be of any use. */
+  stale(grant: Grant, sentAt: number): boolean
+}
+
 /** Asks once, without a queue entry. Rejects when the store fails or the signal aborts; busy is an answer. */
-export async function attempt(engine: Engine, ask: Ask, claim: Claim): Promise<Lock | { heldBy: string | undefined }> {
-  const { cleanup, world, store } = engine
+export async function attempt(
+  host: AttemptHost,
+  request: AcquireRequest,
+  claim: Claim,
+): Promise<Lock | { heldBy: string | undefined }> {
+  const { cleanup, world, store } = host
   const sentAt = world.now()
-  const asked = send(engine, ask, claim)
-  // Without an await where the answer is there already: a steal in the same turn must find the lock it takes.
-  const answer = isThenable(asked) ? await settle(engine, ask, claim, cleanup.track(Promise.resolve(asked))) : asked
+  const asked = send(host, request, claim)
+  // No await if the answer is there already: a steal in the same turn must find the lock that it takes.
+  const answer = isThenable(asked) ? await settle(host, request, claim, cleanup.track(Promise.resolve(asked))) : asked
   if (answer.granted === true) {
-    if (!engine.closingReason && !engine.stale(answer, sentAt)) return engine.hold(ask, answer, sentAt, sentAt)
-    giveBack(engine, ask, claim, answer)
-    if (engine.closingReason) throw engine.closingReason
+    if (!host.closingReason && !host.stale(answer, sentAt)) return host.hold(request, answer, sentAt, sentAt)
+    releaseUnwanted(host, request, claim, answer)
+    if (host.closingReason) throw host.closingReason
     throw new StoreUnavailableError(`${store.name} took longer to answer than the ttl lasts`)
   }
   if (answer.granted === false) {
-    ask.onRefusal?.(answer)
+    request.onRefusal?.(answer)
     return { heldBy: answer.blocker?.owner }
   }
-  giveBack(engine, ask, claim, answer)
+  releaseUnwanted(host, request, claim, answer)
   throw answer.error
 }
 
-function send(engine: Engine, ask: Ask, claim: Claim): Awaitable<Answer> {
-  // After the caller was told that the store is unavailable.
+function send(host: AttemptHost, request: AcquireRequest, claim: Claim): Awaitable<Answer> {
+  // The caller's promise was rejected as unavailable before this answer came.
   const late = (answer: Answer): void => {
-    if (ask.owner === undefined) giveBack(engine, ask, claim, answer)
+    if (request.owner === undefined) releaseUnwanted(host, request, claim, answer)
   }
-  if (!ask.queueInStore || engine.store.immediate || engine.store.blocks) return engine.courier.acquire(claim, late)
+  if (!request.queueInStore || host.store.immediate || host.store.blocks) return host.batcher.acquire(claim, late)
   return new Promise((resolve) =>
-    engine.ordered.send({ claim, isWanted: () => true, answered: (answer) => resolve(answer as Answer), late }),
+    host.ordered.send({ claim, isWanted: () => true, answered: (answer) => resolve(answer as Answer), late }),
   )
 }
 
-async function settle(engine: Engine, ask: Ask, claim: Claim, asked: Promise<Answer>): Promise<Answer> {
-  if (!ask.signal) return asked
-  return unlessAborted(ask.signal, asked, (answer) => giveBack(engine, ask, claim, answer))
+async function settle(
+  host: AttemptHost,
+  request: AcquireRequest,
+  claim: Claim,
+  asked: Promise<Answer>,
+): Promise<Answer> {
+  if (!request.signal) return asked
+  return unlessAborted(request.signal, asked, (answer) => releaseUnwanted(host, request, claim, answer))
 }
 
-/** What was granted, or may have been, when nobody wants it any more. */
-function giveBack(engine: Engine, ask: Ask, claim: Claim, answer: Answer): void {
+/** Releases what was granted, or may have been, when the caller no longer wants it. */
+function releaseUnwanted(host: AttemptHost, request: AcquireRequest, claim: Claim, answer: Answer): void {
   const { key, ttlMs } = claim
-  if (answer.granted === true) void engine.cleanup.release({ key, owner: answer.owner, token: answer.token }, ttlMs)
+  if (answer.granted === true) void host.cleanup.release({ key, owner: answer.owner, token: answer.token }, ttlMs)
   // An owner that was given to us may be in use elsewhere: what an unanswered request left behind runs out by itself.
-  else if (answer.granted === 'unknown' && ask.owner === undefined)
-    void engine.cleanup.release({ key, owner: claim.owner }, ttlMs)
+  else if (answer.granted === 'unknown' && request.owner === undefined)
+    void host.cleanup.release({ key, owner: claim.owner }, ttlMs)
 }
 
-/** Rejects when the caller aborts; what comes of its request is then given back. */
-export function unlessAborted<T>(signal: AbortSignal, asked: Promise<T>, giveBack: (answer: T) => void): Promise<T> {
+/** Rejects when the caller aborts; what its request is granted afterwards is released. */
+export function unlessAborted<T>(
+  signal: AbortSignal,
+  asked: Promise<T>,
+  releaseUnwanted: (answer: T) => void,
+): Promise<T> {
   return new Promise((resolve, reject) => {
     const stopListening = onAbort(signal, () => {
       stopListening()
       reject(signal.reason)
-      void asked.then(giveBack)
+      void asked.then(releaseUnwanted)
     })
     void asked.then((answer) => {
       stopListening()
       resolve(answer)
     })
+  })
+}
+
+/** Undefined when it takes longer; what the request is granted afterwards is released. */
+export function unlessOver<T>(
+  world: World,
+  ms: number,
+  asked: Promise<T>,
+  releaseUnwanted: (answer: T) => void,
+): Promise<T | undefined> {
+  return new Promise((resolve, reject) => {
+    let isOver = false
+    const cancel = world.after(
+      ms,
+      () => {
+        isOver = true
+        resolve(undefined)
+      },
+      true,
+    )
+    asked.then(
+      (answer) => {
+        cancel()
+        if (isOver) releaseUnwanted(answer)
+        else resolve(answer)
+      },
+      (error: unknown) => {
+        cancel()
+        reject(error)
+      },
+    )
   })
 }

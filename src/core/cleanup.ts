@@ -1,6 +1,6 @@
-import type { World } from '../kit/world.js'
-import type { Lease } from '../store.js'
-import type { Courier } from './courier.js'
+import type { World } from '../util/world.js'
+import type { LeaseId } from '../store.js'
+import type { Batcher } from './batcher.js'
 
 /** Pause after the first release that was not answered; doubled each time, up to LONGEST_PAUSE_MS. */
 const FIRST_PAUSE_MS = 100
@@ -16,19 +16,19 @@ const LONGEST_MS = 300_000
  * it that this owner is never used again.
  */
 export class Cleanup {
-  readonly #courier: Courier
+  readonly #batcher: Batcher
   readonly #world: World
   readonly #underWay = new Set<Promise<unknown>>()
   readonly #pauses = new Set<() => void>()
   #hurried = false
 
-  constructor(courier: Courier, world: World) {
-    this.#courier = courier
+  constructor(batcher: Batcher, world: World) {
+    this.#batcher = batcher
     this.#world = world
   }
 
   /** Tries until the store has answered, or until the lease has ended by itself. */
-  release(lease: Lease, ttlMs: number): Promise<void> {
+  release(lease: LeaseId, ttlMs: number): Promise<void> {
     const { key, owner, token } = lease
     const until = this.#world.now() + Math.min(ttlMs, LONGEST_MS)
     return this.track(this.#release({ key, owner, token }, until))
@@ -48,9 +48,9 @@ export class Cleanup {
     while (this.#underWay.size > 0) await Promise.all(this.#underWay)
   }
 
-  async #release(lease: Lease, until: number): Promise<void> {
+  async #release(lease: LeaseId, until: number): Promise<void> {
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS)) {
-      const { outcome } = await this.#courier.release(lease)
+      const { outcome } = await this.#batcher.release(lease)
       if (outcome !== 'unknown' || this.#hurried || this.#world.now() >= until) return
       await this.#pause(pauseMs * (0.5 + this.#world.random() / 2))
     }

@@ -1,23 +1,30 @@
 import { ClosedError, type LeaseholdError, LockLostError, LockTimeoutError, UnsupportedError } from '../errors.js'
-import type { World } from '../kit/world.js'
-import type { Answer, Awaitable, Claim, Grant, HolderView, Released, Store } from '../store.js'
-import { Acquisition } from './acquisition.js'
-import type { Ask } from './ask.js'
-import { attempt, unlessAborted } from './attempt.js'
+import { TransientMap } from '../util/transient-map.js'
+import type { World } from '../util/world.js'
+import type { Answer, Awaitable, Claim, Grant, HolderView, Released, Store, StoreEvent } from '../store.js'
+import { type AcquireHost, Acquisition } from './acquire.js'
+import type { AcquireRequest } from './request.js'
+import { type AttemptHost, attempt, unlessAborted, unlessOver } from './attempt.js'
 import { Cleanup } from './cleanup.js'
-import { Courier } from './courier.js'
-import { Events } from './events.js'
+import { Batcher } from './batcher.js'
+import { Events, requestFacts } from './events.js'
 import { withFrames } from './frames.js'
+import { Heartbeat } from './heartbeat.js'
 import { Identity } from './identity.js'
-import { type Given, Lease, driftOf } from './lease.js'
+import { Lease, type LeaseGrant, type LeaseHost, driftOf } from './lease.js'
+import { LeaseList } from './lease-list.js'
 import { Lock, leaseOf } from './lock.js'
 import { OrderedRequests } from './ordered-requests.js'
 import { QueueHeartbeat } from './queue-heartbeat.js'
 import { QUEUE_MS } from './retry-delay.js'
 import { Revocations } from './revocations.js'
+import { StallMonitor } from './stall-monitor.js'
 import { Subscriptions } from './subscriptions.js'
+import type { CallFacts } from './timed-call.js'
 import { Timers } from './timers.js'
-import { WaitQueue } from './wait-queue.js'
+import { endUnanswered, isAcquireTraced, isHoldTraced, traceAcquire, traceHold, traceHoldEnd } from './tracing.js'
+import { WaitQueue, type WaitQueueHost } from './wait-queue.js'
+import { isView } from './well-formed.js'
 
 const YES: Promise<boolean> = Promise.resolve(true)
 const NO: Promise<boolean> = Promise.resolve(false)
@@ -28,17 +35,27 @@ const MOST_STOLEN = 1_000
 /** Leases are verified at most this often, however often a client reports trouble: a flood would only make it worse. */
 const VERIFY_EVERY_MS = 1_000
 
+/** Why several locks cannot be had together: the request that somebody else is in the way of, or that the store failed. */
+interface NotTogether {
+  busy?: AcquireRequest | undefined
+  heldBy?: string | undefined
+  failure?: LeaseholdError | undefined
+}
+
 /** What `createLocks` runs on: everything one instance holds and waits for, on one store. */
-export class Engine {
+export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHost<Acquisition> {
   readonly store: Store
   readonly world: World
-  readonly courier: Courier
+  readonly batcher: Batcher
   readonly cleanup: Cleanup
-  readonly events: Events = new Events()
+  readonly events: Events
   readonly identity: Identity
   /** When leases are due. */
-  readonly beats: Timers
-  /** When waits end or ask again. They keep the process alive: somebody awaits them. */
+  readonly heartbeats: Timers
+  /** Renews those that are. */
+  readonly heartbeat: Heartbeat
+  readonly stalls: StallMonitor
+  /** When waits end or ask again. They keep the process alive: callers await them. */
   readonly waits: Timers
   readonly subscriptions: Subscriptions
   readonly revocations: Revocations
@@ -46,11 +63,11 @@ export class Engine {
   readonly queueHeartbeat: QueueHeartbeat
   closingReason: ClosedError | undefined = undefined
 
-  readonly #queues = new Map<string, WaitQueue>()
-  /** By key, the token of the last steal of this instance: what was granted before that was taken away. */
+  readonly #queues = new TransientMap<string, WaitQueue<Acquisition>>()
+  /** By key, the token of the last steal of this instance: grants with a smaller token were stolen. */
   readonly #stolen = new Map<string, bigint>()
-  /** What this instance believes to hold, by owner. */
-  readonly #leases = new Map<string, Lease>()
+  /** What this instance believes to hold: of each owner its latest lease. */
+  readonly #leases = new LeaseList<Lease>()
   readonly #immediate: boolean
   /** Nobody keeps an order between processes: neither a queue nor the server's own. */
   readonly #unordered: boolean
@@ -58,108 +75,169 @@ export class Engine {
   #onIdle: (() => void) | undefined
   #closed: Promise<void> | undefined
 
-  constructor(store: Store, world: World) {
+  constructor(store: Store, world: World, onCall?: (facts: CallFacts) => void) {
     this.store = store
     this.world = world
-    this.courier = new Courier(store, world)
-    this.cleanup = new Cleanup(this.courier, world)
+    this.events = new Events(store.name)
+    this.batcher = new Batcher(store, world, onCall)
+    this.cleanup = new Cleanup(this.batcher, world)
     this.identity = new Identity(world)
-    this.beats = new Timers(world)
+    this.heartbeats = new Timers(world)
+    this.heartbeat = new Heartbeat(this.batcher, world)
+    this.stalls = new StallMonitor(world, () => this.#leases.size > 0)
     this.waits = new Timers(world, true)
     const onError = (error: unknown): void => this.#subscribeFailed(error)
-    this.subscriptions = new Subscriptions(store, this.beats, onError)
-    const find = (owner: string): Lease | undefined => this.#leases.get(owner)
-    this.revocations = new Revocations(store, { timers: this.beats, world, find, onError })
-    this.ordered = new OrderedRequests(this.courier)
-    this.queueHeartbeat = QueueHeartbeat.of(store, this.courier, world)
+    const onGrant = (key: string | undefined, event: StoreEvent): void => this.#grantPushed(key, event)
+    this.subscriptions = new Subscriptions(store, this.heartbeats, { onError, onGrant })
+    const find = (owner: string): Lease | undefined => this.#leases.find(owner)
+    this.revocations = new Revocations(store, { timers: this.heartbeats, world, find, onError })
+    this.ordered = new OrderedRequests(this.batcher)
+    this.queueHeartbeat = QueueHeartbeat.of(store, this.batcher, world)
     this.#immediate = store.immediate === true
-    this.#unordered = !store.features.line && !store.blocks
-    this.#unsubscribe = store.onDoubt?.((affected) => this.#verify(affected))
+    this.#unordered = !store.features.queue && !store.blocks
+    this.#unsubscribe = store.onPossibleLoss?.((affected) => this.#verify(affected))
   }
 
-  /** Waits for `ask.waitMs`; rejects with `LockTimeoutError` if it stayed busy. */
-  acquire(ask: Ask): Promise<Lock> {
-    const refused = this.#refuseEarly(ask)
+  /** Waits for `request.waitMs`; rejects with `LockTimeoutError` if it stayed busy. */
+  acquire(request: AcquireRequest): Promise<Lock> {
+    return isAcquireTraced() ? this.#traced(request) : this.#acquire(request)
+  }
+
+  /** Apart from `acquire`: V8 would allocate for the closure at each call, traced or not. */
+  #traced(request: AcquireRequest): Promise<Lock> {
+    return traceAcquire(this, request, () => this.#acquire(request))
+  }
+
+  /** For one of several names, which have a trace in common. */
+  acquireUntraced(request: AcquireRequest): Promise<Lock> {
+    return this.#acquire(request)
+  }
+
+  #acquire(request: AcquireRequest): Promise<Lock> {
+    const refused = this.#refuseEarly(request)
     if (refused) return refused
     // A steal does not queue for what it takes by force.
-    if (ask.waitMs === 0 || ask.steal) return this.#once(ask)
-    // Most callers that look for a record find it: a queue entry would only have to be given back.
-    const claim = this.#claim(ask, ask.onRefusal ? undefined : QUEUE_MS)
-    let queue = this.#queues.size === 0 ? undefined : this.#queues.get(ask.key)
+    if (request.waitMs === 0 || request.steal) return this.#once(request)
+    // Most callers that look for a record find it: a queue entry would only have to be removed again.
+    const claim = this.#claim(request, request.onRefusal ? undefined : QUEUE_MS)
+    let queue = this.#queues.size === 0 ? undefined : this.#queues.get(request.key)
     let answer: Answer | undefined
     if (!queue && this.#immediate) {
-      answer = this.courier.acquire(claim) as Answer
-      if (answer.granted === true && answer.decidedAt !== undefined) {
-        return Promise.resolve(this.hold(ask, answer, answer.decidedAt, answer.decidedAt))
+      const sentAt = this.world.now()
+      answer = this.batcher.acquire(claim) as Answer
+      if (answer.granted === true) {
+        return Promise.resolve(this.hold(request, answer, sentAt, sentAt, this.preallocate(request), sentAt))
       }
     }
     const since = this.world.now()
-    if (!queue) this.#queues.set(ask.key, (queue = new WaitQueue(this, ask)))
-    const acquisition = new Acquisition(this, queue, ask, claim, since)
-    queue.join(acquisition)
+    if (!queue) this.#queues.set(request.key, (queue = new WaitQueue(this, request)))
+    const acquisition = new Acquisition(this, queue, request, claim, since)
+    queue.enqueue(acquisition)
     if (answer?.granted === false) acquisition.beginRefused(answer, since)
     else queue.pump()
     if (!acquisition.begun) {
       acquisition.limitWait()
       // It seeks a record that may be there already: the first one looks for all of them.
-      if (ask.onRefusal) queue.askFirst()
+      if (request.onRefusal) queue.askFirst()
     }
     return withFrames(acquisition.promise)
   }
 
   /** One attempt. Null when busy; rejects at once when the store fails. */
-  tryAcquire(ask: Ask): Promise<Lock | null> {
-    return this.#refuseEarly(ask) ?? this.#attempt(ask).then((outcome) => (outcome instanceof Lock ? outcome : null))
+  tryAcquire(request: AcquireRequest): Promise<Lock | null> {
+    return isAcquireTraced() ? traceAcquire(this, request, () => this.#tryAcquire(request)) : this.#tryAcquire(request)
+  }
+
+  #tryAcquire(request: AcquireRequest): Promise<Lock | null> {
+    return (
+      this.#refuseEarly(request) ?? this.#attempt(request).then((outcome) => (outcome instanceof Lock ? outcome : null))
+    )
   }
 
   /** Whether the store can decide these in one call. */
-  atomicFor(asks: readonly Ask[]): boolean {
-    const { features, maxBatch = Number.POSITIVE_INFINITY } = this.store
-    if (!features.atomic || asks.length > maxBatch) return false
-    return new Set(asks.map((ask) => this.store.partition?.(ask.key))).size === 1
+  canAcquireTogether(requests: readonly AcquireRequest[]): boolean {
+    const { features, maxBatch = Number.POSITIVE_INFINITY, maxTogether = maxBatch } = this.store
+    if (!features.atomic || requests.length > maxTogether) return false
+    return new Set(requests.map((request) => this.store.partition?.(request.key))).size === 1
   }
 
-  /** One attempt at all of them. Undefined if they cannot be had together right now. Rejects when the caller aborts. */
-  async acquireTogether(asks: readonly Ask[]): Promise<Lock[] | undefined> {
-    const [first] = asks as [Ask]
+  /** One attempt at all of them: the locks, or why not, as far as that is known. Rejects when the caller aborts. */
+  async acquireTogether(requests: readonly AcquireRequest[]): Promise<Lock[] | NotTogether> {
+    const [first] = requests as [AcquireRequest]
     const refused = this.#refuseEarly(first)
     if (refused) return refused
-    const claims = asks.map((ask) => this.#claim(ask, undefined))
+    const claims = requests.map((request) => this.#claim(request, undefined))
     const sentAt = this.world.now()
     const giveBack = (answers: readonly Answer[]): void => {
-      for (const [i, answer] of answers.entries()) this.#giveBack(claims[i] as Claim, answer)
+      for (const [i, answer] of answers.entries()) this.#releaseUnwanted(claims[i] as Claim, answer)
     }
-    const asked = this.cleanup.track(Promise.resolve(this.courier.acquireTogether(claims, giveBack)))
-    const answers = first.signal ? await unlessAborted(first.signal, asked, giveBack) : await asked
+    const asked = this.cleanup.track(Promise.resolve(this.batcher.acquireTogether(claims, giveBack)))
+    const wanted = first.signal ? unlessAborted(first.signal, asked, giveBack) : asked
+    // A call has a time limit of its own, and an attempt without a wait is given that.
+    const isShort = first.waitMs > 0 && first.waitMs < this.store.timeoutMs
+    const answers = isShort ? await unlessOver(this.world, first.waitMs, wanted, giveBack) : await wanted
+    if (!answers) return { failure: this.batcher.silence(first.waitMs) }
     const usable =
       !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
-    if (usable) return asks.map((ask, i) => this.hold(ask, answers[i] as Grant, sentAt, sentAt))
+    if (usable) return requests.map((request, i) => this.hold(request, answers[i] as Grant, sentAt, sentAt))
     giveBack(answers)
-    return undefined
+    return this.closingReason ? {} : this.#whyNotTogether(requests, answers)
+  }
+
+  #whyNotTogether(requests: readonly AcquireRequest[], answers: readonly Answer[]): NotTogether {
+    for (const [i, answer] of answers.entries()) {
+      if (answer.granted === 'unknown') return { failure: answer.error as LeaseholdError }
+      if (answer.granted === false && (answer.blocker || answer.ahead))
+        return { busy: requests[i], heldBy: answer.blocker?.owner }
+    }
+    // A store need not tell which of them was in the way.
+    return {}
+  }
+
+  /** The wait is over: what the caller is told. */
+  timedOut(request: AcquireRequest, facts: { waitedMs: number; heldBy: string | undefined }): LockTimeoutError {
+    this.events.emit('timeout', () => ({ ...requestFacts(request), ...facts }))
+    return new LockTimeoutError(request.name, facts)
   }
 
   /** Whatever this answer may have left in the store, when nobody wants it any more. */
-  #giveBack({ key, owner, ttlMs }: Claim, answer: Answer): void {
+  #releaseUnwanted({ key, owner, ttlMs }: Claim, answer: Answer): void {
     if (answer.granted === true) void this.cleanup.release({ key, owner: answer.owner, token: answer.token }, ttlMs)
     else if (answer.granted === 'unknown') void this.cleanup.release({ key, owner }, ttlMs)
   }
 
   /** Asks what a store may or may not be able to answer: to look, or to break glass. */
-  async look<T>(what: string, call: (store: Store) => Awaitable<T> | undefined): Promise<T> {
+  async read<T>(
+    what: string,
+    call: (store: Store) => Awaitable<T> | undefined,
+    kind: 'read' | 'revoke' = 'read',
+  ): Promise<T> {
     let failure: unknown
+    let isSupported = true
     const failed = (error: unknown): undefined => {
       failure = error
       return undefined
     }
-    const answer = await this.courier.within<T | undefined>(() => call(this.store) as Awaitable<T | undefined>, failed)
-    if (answer !== undefined) return answer
-    throw failure ?? new UnsupportedError(`${what} is not supported by the ${this.store.name} store`)
+    const ask = (): Awaitable<T | undefined> => {
+      const asked = call(this.store)
+      isSupported = asked !== undefined
+      return asked as Awaitable<T | undefined>
+    }
+    const answer = await this.batcher.within<T | undefined>({ call: kind, items: 1 }, ask, failed)
+    if (failure !== undefined) throw failure
+    if (!isSupported) throw new UnsupportedError(`${what} is not supported by the ${this.store.name} store`)
+    if (!isView(answer)) throw this.batcher.misunderstood(answer)
+    return answer as T
   }
 
   /** Break glass: ends every lease of this key. Holders in this instance know at once, whatever wake-ups the store has. */
   async revoke(key: string): Promise<HolderView[]> {
-    const cut = await this.look('forceRelease', (store) => store.revoke?.(key))
-    for (const { owner } of cut) this.#leases.get(owner)?.lose('revoked')
+    const cut = await this.read('forceRelease', (store) => store.revoke?.(key), 'revoke')
+    for (const { owner, token } of cut) {
+      const lease = this.#leases.find(owner)
+      // Not a later grant of the same owner, whose request overtook the answer.
+      if (token === undefined || lease?.token === token) lease?.lose('revoked')
+    }
     return cut
   }
 
@@ -172,31 +250,42 @@ export class Engine {
   }
 
   /** A grant becomes a lock. */
-  hold(ask: Ask, grant: Given, sentAt: number, since: number, lock: Lock = this.preallocate(ask)): Lock {
+  hold(
+    request: AcquireRequest,
+    grant: LeaseGrant,
+    sentAt: number,
+    since: number,
+    lock: Lock = this.preallocate(request),
+    now: number = this.world.now(),
+  ): Lock {
     const lease = leaseOf(lock)
-    const now = grant.decidedAt ?? this.world.now()
-    this.#leases.set(grant.owner, lease)
+    // An owner that was given to us may hold already.
+    const before = request.owner === undefined ? undefined : this.#leases.find(grant.owner)
+    if (before) this.#leases.remove(before)
+    lease.owner = grant.owner
+    this.#leases.add(lease)
     this.revocations.begin()
-    lease.begin(grant, sentAt, now, ask.since ?? since)
-    if (this.events.has('acquired'))
+    lease.begin(grant, sentAt, now, request.since ?? since)
+    if (lease.isOpen && isHoldTraced()) traceHold(lease)
+    if (this.events.isHeard('acquired'))
       this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: lease.waitedMs }))
-    if (this.revocations.wasRevoked(grant.owner)) lease.lose('revoked')
-    if (ask.steal) this.#stole(lease)
+    if (this.revocations.wasRevoked(grant.owner, grant.token)) lease.lose('revoked')
+    if (request.steal) this.#stole(lease)
     // Its answer was overtaken by that of a steal of ours, which took it away.
-    else if (lease.token < (this.#stolen.get(ask.key) ?? 0n)) lease.lose('revoked')
+    else if (this.#stolen.size > 0 && lease.token < (this.#stolen.get(request.key) ?? 0n)) lease.lose('revoked')
     return lock
   }
 
   /** Holders in this instance know at once, whatever wake-ups the store has; those whose answer is still on its way, when it comes. */
   #stole(steal: Lease): void {
-    for (const each of [...this.#leases.values()]) if (each.isOlderThan(steal)) each.lose('revoked')
+    for (const each of this.#leases.all()) if (each.isOlderThan(steal)) each.lose('revoked')
     if (this.#stolen.size >= MOST_STOLEN) this.#stolen.clear()
     this.#stolen.set(steal.key, steal.token)
   }
 
   /** What a grant will make a lock of. */
-  preallocate(ask: Ask): Lock {
-    return new Lock(new Lease(this, ask))
+  preallocate(request: AcquireRequest): Lock {
+    return new Lock(new Lease(this, request))
   }
 
   /** Whether a grant came too late to be of any use. */
@@ -206,6 +295,8 @@ export class Engine {
 
   /** Once per lease: a second caller gets the first one's answer. */
   release(lease: Lease): Promise<boolean> {
+    // Called again from inside of its own release, by a listener: what the store has may be the successor's by now.
+    if (!lease.releasing && lease.released && !lease.loss && !lease.staysInStore) return YES
     lease.releasing ??= this.#release(lease)
     return lease.releasing
   }
@@ -214,24 +305,47 @@ export class Engine {
     if (lease.loss) {
       // What remains of it in the store, if anything, is in the way of others.
       const { why } = lease.loss
-      if (why !== 'gone' && why !== 'revoked' && !lease.staysInStore) void this.cleanup.release(lease, lease.ttlMs)
+      if (why !== 'gone' && why !== 'revoked' && !lease.staysInStore) void this.cleanup.release(lease, lease.storedMs)
       return NO
     }
     if (lease.staysInStore) return this.#releaseRecorded(lease)
+    if (this.#queues.size > 0 && this.#passOn(lease)) return YES
     if (!this.#immediate) return this.#releaseNow(lease)
     // A store in this process judges by the same clock, and says so itself if it is too late.
-    lease.end()
-    return this.#wasReleased(lease, this.courier.release(lease) as Released) ? YES : NO
+    endUnanswered(lease)
+    return this.#wasReleased(lease, this.batcher.release(lease) as Released) ? YES : NO
   }
 
-  /** Sent first, because somebody may wait for it, then everything else. If its time was over by then, it is a loss all the same. */
+  /** The next waiter of this process goes on with the lease, as long as its tenancy lasts. The store is not asked. */
+  #passOn(lease: Lease): boolean {
+    const queue = this.#queues.get(lease.key)
+    if (queue?.tenancy?.lease !== lease || this.closingReason) return false
+    // The store is not asked whether the lease is still there: it has to be able to say so by itself.
+    if (!this.revocations.isLive) return false
+    const { tenancy, head } = queue
+    if (!head || head.begun || !tenancy.admits(head.request)) return false
+    const successor = head.inherit(lease)
+    this.#leases.remove(lease)
+    this.#leases.add(successor)
+    lease.end()
+    tenancy.passedTo(successor, queue.head?.request)
+    if (this.events.isHeard('released'))
+      this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
+    // Last: a listener may release either of them.
+    if (successor.isOpen && isHoldTraced()) traceHold(successor)
+    if (this.events.isHeard('acquired'))
+      this.events.emit('acquired', () => ({ ...successor.facts(), waitedMs: successor.waitedMs }))
+    return true
+  }
+
+  /** The release is sent before the bookkeeping, because others wait for it. If the deadline had passed by then, it is a loss all the same. */
   #releaseNow(lease: Lease): Promise<boolean> {
     const answered = new Promise<boolean>((resolve) => {
-      this.courier.giveBack(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
+      this.batcher.releaseThen(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
     })
-    lease.settle()
+    lease.noticeDeadline()
     if (lease.loss) return NO
-    lease.end()
+    endUnanswered(lease)
     if (this.#unordered) this.subscriptions.expectRelease(lease.key)
     return answered
   }
@@ -244,33 +358,40 @@ export class Engine {
   }
 
   retired(lease: Lease): void {
-    this.beats.clear(lease)
-    if (this.#leases.get(lease.owner) !== lease) return
-    this.#leases.delete(lease.owner)
+    if (isHoldTraced()) traceHoldEnd(lease)
+    this.heartbeats.clear(lease)
+    if (this.#queues.size > 0 && !lease.successor) this.#endTenancy(lease)
+    if (!this.#leases.remove(lease)) return
     this.revocations.end()
     this.#onIdle?.()
   }
 
-  disbanded(queue: WaitQueue): void {
+  /** Released to the store, or lost: the next waiter has to ask. */
+  #endTenancy(lease: Lease): void {
+    const tenancy = this.#queues.get(lease.key)?.tenancy
+    if (tenancy?.lease === lease) tenancy.end()
+  }
+
+  queueEmptied(queue: WaitQueue<Acquisition>): void {
     if (this.#queues.get(queue.key) === queue) this.#queues.delete(queue.key)
   }
 
   /** What this instance believes to hold. */
   leases(): Iterable<Lease> {
-    return this.#leases.values()
+    return this.#leases.all()
   }
 
   async releaseAll(): Promise<void> {
     await Promise.all(
-      [...this.#leases.values()].map((lease) => {
-        // Work under it did not release it, and has to be told before another can hold it.
-        if (!lease.staysInStore) lease.takeBack(new LockLostError(lease.ask.name, 'released'))
+      this.#leases.all().map((lease) => {
+        // The work under it did not release it: its signal aborts before another process can hold the lock.
+        if (!lease.staysInStore) lease.takeBack(new LockLostError(lease.request.name, 'released'))
         return this.release(lease)
       }),
     )
   }
 
-  /** No new grants; work is told to end and may do so while leases are renewed; then everything is released. */
+  /** No new grants; signals abort, and work may finish while its leases are renewed; then everything is released. */
   close(graceMs: number): Promise<void> {
     // A second call may shorten the time that the first one gave, and never prolongs it.
     if (this.#closed && this.#hurry) this.world.after(graceMs, this.#hurry, true)
@@ -283,75 +404,100 @@ export class Engine {
   async #close(graceMs: number): Promise<void> {
     this.closingReason = new ClosedError('closing: locks.close() was called')
     for (const queue of [...this.#queues.values()]) for (const each of queue) each.fail(this.closingReason)
-    for (const lease of [...this.#leases.values()]) lease.tell(this.closingReason)
+    for (const lease of this.#leases.all()) lease.announceClosing(this.closingReason)
     await this.#idle(graceMs)
     await this.releaseAll()
-    // What was asked before may be answered only now, and has to be given back.
+    // Requests from before may be granted only now, and have to be released.
     await this.cleanup.finish()
     this.subscriptions.closeAll()
     this.revocations.close()
     this.#unsubscribe?.()
     this.waits.stop()
-    this.beats.stop()
+    this.heartbeats.stop()
+    this.stalls.stop()
   }
 
-  #refuseEarly(ask: Ask): Promise<never> | undefined {
+  #refuseEarly(request: AcquireRequest): Promise<never> | undefined {
     if (this.closingReason)
-      return Promise.reject(new ClosedError(`"${ask.name}" cannot be acquired: locks.close() was called`))
-    if (ask.signal?.aborted) return Promise.reject(ask.signal.reason)
+      return Promise.reject(new ClosedError(`"${request.name}" cannot be acquired: locks.close() was called`))
+    if (request.signal?.aborted) return Promise.reject(request.signal.reason)
     return undefined
   }
 
-  #claim(ask: Ask, placeMs: number | undefined): Claim {
-    const { key, weight, capacity, ttlMs, value, announce, steal } = ask
-    const owner = ask.owner ?? this.identity.next()
-    return { key, owner, weight, capacity, ttlMs, value, placeMs, blockMs: undefined, announce, steal }
+  #claim(request: AcquireRequest, queueMs: number | undefined): Claim {
+    const { key, weight, capacity, ttlMs, value, announce, steal } = request
+    const owner = request.owner ?? this.identity.next()
+    const renewed = request.autoRenew && request.maxHoldMs === undefined
+    return {
+      key,
+      owner,
+      weight,
+      capacity,
+      ttlMs,
+      value,
+      queueMs,
+      blockMs: undefined,
+      tokens: undefined,
+      announce,
+      steal,
+      renewed,
+    }
   }
 
-  async #once(ask: Ask): Promise<Lock> {
-    const outcome = await this.#attempt(ask)
+  async #once(request: AcquireRequest): Promise<Lock> {
+    const outcome = await this.#attempt(request)
     if (outcome instanceof Lock) return outcome
-    const { name, kind } = ask
-    const facts = { waitedMs: 0, heldBy: outcome.heldBy }
-    this.events.emit('timeout', () => ({ name, kind, ...facts }))
-    throw new LockTimeoutError(name, facts)
+    throw this.timedOut(request, { waitedMs: 0, heldBy: outcome.heldBy })
   }
 
-  #attempt(ask: Ask): ReturnType<typeof attempt> {
-    return attempt(this, ask, this.#claim(ask, undefined))
+  #attempt(request: AcquireRequest): ReturnType<typeof attempt> {
+    return attempt(this, request, this.#claim(request, undefined))
   }
 
   #wasReleased(lease: Lease, answer: Released): boolean {
     if (lease.loss) {
-      if (answer.outcome === 'unknown') void this.cleanup.release(lease, lease.ttlMs)
+      if (answer.outcome === 'unknown') void this.cleanup.release(lease, lease.storedMs)
       return false
     }
+    if (answer.outcome !== 'gone' && lease.trace) traceHoldEnd(lease)
     if (answer.outcome === 'released') {
-      if (answer.awaited && this.#unordered) this.subscriptions.attend(lease.key, this.world.now())
-      if (this.events.has('released')) this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
+      if (answer.hasWaiters && this.#unordered) this.subscriptions.attend(lease.key, this.world.now())
+      if (this.events.isHeard('released'))
+        this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
       return true
     }
-    if (answer.outcome === 'gone') lease.wasGone()
+    if (answer.outcome === 'gone') lease.foundGone()
     else {
-      const { name, kind } = lease.ask
       const error = answer.error as LeaseholdError
-      this.events.emit('error', () => ({ name, kind, doing: 'release', error }))
-      void this.cleanup.release(lease, lease.ttlMs)
+      this.events.emit('error', () => ({ ...requestFacts(lease.request), doing: 'release', error }))
+      void this.cleanup.release(lease, lease.storedMs)
     }
     return false
   }
 
   #verify(affected: ((key: string) => boolean) | undefined): void {
     const now = this.world.now()
-    for (const lease of [...this.#leases.values()]) {
+    for (const lease of this.#leases.all()) {
       if (affected && !affected(lease.key)) continue
       lease.verifySoon(now, VERIFY_EVERY_MS)
     }
   }
 
+  /** A key of undefined: pushes may have been lost, so that every waiter asks again. */
+  #grantPushed(key: string | undefined, event: StoreEvent): void {
+    if (key !== undefined) this.#queues.get(key)?.hearGrant(event)
+    else for (const queue of [...this.#queues.values()]) queue.hearGrant(event)
+  }
+
   #subscribeFailed(error: unknown): void {
-    const explained = this.courier.explain(error)
-    this.events.emit('error', () => ({ name: '', kind: 'lock', doing: 'acquire', error: explained }))
+    const explained = this.batcher.explain(error)
+    this.events.emit('error', () => ({
+      name: '',
+      kind: 'lock',
+      metadata: undefined,
+      doing: 'acquire',
+      error: explained,
+    }))
   }
 
   async #idle(graceMs: number): Promise<void> {

@@ -1,5 +1,7 @@
-import type { LeaseholdError, LockLostError } from '../errors.js'
-import { checkListener } from '../util/options.js'
+import type { LeaseholdError, LockLostError, LossFacts, LossReason } from '../errors.js'
+import { Emitter } from '../util/emitter.js'
+import { eventChannels, isAnyEventPublished } from './channels.js'
+import type { AcquireRequest } from './request.js'
 
 /** What every event about a lock carries. */
 export interface LockFacts {
@@ -18,23 +20,40 @@ export interface LockFacts {
   metadata: unknown
 }
 
+/** What an event carries about a request that holds no lock, or whose call failed. */
+export type RequestFacts = Pick<LockFacts, 'name' | 'namespace' | 'kind' | 'metadata'>
+
+/** Their value is their own record, which callers cannot give along and should not see. */
+const RECORDING_KINDS = new Set(['run-once', 'schedule'])
+
+export function requestFacts({ name, kind, value }: Pick<AcquireRequest, 'name' | 'kind' | 'value'>): RequestFacts {
+  const metadata: unknown = value === undefined || RECORDING_KINDS.has(kind) ? undefined : JSON.parse(value)
+  return { name, kind, metadata }
+}
+
 /** The events of `locks.on(…)`, each with its facts. */
 export interface LockEvents {
   acquired: LockFacts & { waitedMs: number }
   released: LockFacts & { heldMs: number }
   renewed: LockFacts
-  lost: LockFacts & { heldMs: number; error: LockLostError }
+  /** Renewals fail or are not answered, and it will be lost in `remainingMs` unless one succeeds: time to save what was done. */
+  atRisk: LockFacts & { remainingMs: number; error?: LeaseholdError }
+  lost: LockFacts & LossFacts & { heldMs: number; why: LossReason; error: LockLostError }
   /** Garbage-collected without release: nobody can release it any more, so it is no longer renewed. */
   abandoned: LockFacts
-  timeout: { name: string; namespace?: string | undefined; kind: string; waitedMs: number; heldBy: string | undefined }
+  timeout: RequestFacts & { waitedMs: number; heldBy: string | undefined }
   /** Something failed in the background, and will be tried again or runs out by itself. */
-  error: {
-    name: string
-    namespace?: string | undefined
-    kind: string
-    doing: 'acquire' | 'renew' | 'release'
+  error: RequestFacts & {
+    doing: 'acquire' | 'renew' | 'release' | 'take'
     error: LeaseholdError | Error
   }
+}
+
+/** What a message of a channel carries besides: all instances of a process publish there. */
+export interface PublishedFacts {
+  /** The name of the store: `redis`, `memory`. */
+  store: string
+  namespace?: string | undefined
 }
 
 /** All there are: `on` refuses anything else. */
@@ -42,49 +61,38 @@ const EVENTS: Record<keyof LockEvents, true> = {
   acquired: true,
   released: true,
   renewed: true,
+  atRisk: true,
   lost: true,
   abandoned: true,
   timeout: true,
   error: true,
 }
 
-type Listener<E extends keyof LockEvents> = (facts: LockEvents[E]) => void
-
-/** Events without listeners cost nothing, and an `error` without listener does nothing. */
-export class Events {
-  readonly #listeners = new Map<keyof LockEvents, Set<(facts: never) => void>>()
+/**
+ * The events of one instance, and on `node:diagnostics_channel` of all of them. An `error` without a listener does nothing;
+ * an event that nobody listens to costs two comparisons.
+ */
+export class Events extends Emitter<LockEvents> {
   /** Of the instance: part of the facts of every event. */
   namespace: string | undefined = undefined
+  readonly #store: string
 
-  on<E extends keyof LockEvents>(event: E, listener: Listener<E>): void {
-    checkListener(event, listener, Object.keys(EVENTS))
-    let listeners = this.#listeners.get(event)
-    if (!listeners) this.#listeners.set(event, (listeners = new Set()))
-    listeners.add(listener)
+  constructor(store: string) {
+    super(EVENTS, 'LeaseholdListenerWarning')
+    this.#store = store
   }
 
-  off<E extends keyof LockEvents>(event: E, listener: Listener<E>): void {
-    checkListener(event, listener, Object.keys(EVENTS))
-    const listeners = this.#listeners.get(event)
-    listeners?.delete(listener)
-    if (listeners?.size === 0) this.#listeners.delete(event)
-  }
-
-  has(event: keyof LockEvents): boolean {
-    return this.#listeners.size > 0 && this.#listeners.has(event)
+  /** Whether anybody would learn of it, here or by a channel. */
+  isHeard(event: keyof LockEvents): boolean {
+    return this.has(event) || (isAnyEventPublished() && eventChannels[event].hasSubscribers)
   }
 
   /** Facts are only put together when somebody listens. */
   emit<E extends keyof LockEvents>(event: E, facts: () => LockEvents[E]): void {
-    if (!this.has(event)) return
-    const told = this.namespace === undefined ? facts() : { namespace: this.namespace, ...facts() }
-    for (const listener of [...(this.#listeners.get(event) as Set<Listener<E>>)]) {
-      try {
-        listener(told)
-      } catch (error) {
-        // A listener's own mistake must not end a heartbeat.
-        process.emitWarning(error instanceof Error ? error : String(error), 'LeaseholdListenerWarning')
-      }
-    }
+    if (!this.isHeard(event)) return
+    const said = this.namespace === undefined ? facts() : { namespace: this.namespace, ...facts() }
+    this.notify(event, said)
+    const channel = eventChannels[event]
+    if (channel.hasSubscribers) channel.publish({ store: this.#store, ...said })
   }
 }

@@ -1,5 +1,5 @@
 import { hostname } from 'node:os'
-import type { World } from '../kit/world.js'
+import type { World } from '../util/world.js'
 
 /** Identities: who is this instance, and which acquisition of it. */
 export class Identity {

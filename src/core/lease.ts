@@ -1,11 +1,27 @@
-import { ClosedError, type LeaseholdError, LockLostError, type LossReason, StoreUnavailableError } from '../errors.js'
-import type { Grant, Renewed } from '../store.js'
-import type { Ask } from './ask.js'
-import { isObserved } from './cancel.js'
-import type { Engine } from './engine.js'
-import type { LockFacts } from './events.js'
-import type { Lock } from './lock.js'
-import { Timed } from './timers.js'
+import {
+  type ClosedError,
+  InvalidOptionError,
+  type LeaseholdError,
+  LockLostError,
+  type LossFacts,
+  type LossReason,
+  StoreUnavailableError,
+} from '../errors.js'
+import type { Grant, Renewal, Renewed, Store } from '../store.js'
+import type { World } from '../util/world.js'
+import type { AcquireRequest } from './request.js'
+import type { Batcher } from './batcher.js'
+import type { Cleanup } from './cleanup.js'
+import { type Events, type LockFacts, requestFacts } from './events.js'
+import { warn } from './guarded.js'
+import { HandleTracker } from './handle-tracker.js'
+import type { Heartbeat, RenewedInBulk } from './heartbeat.js'
+import type { ListedLease } from './lease-list.js'
+import { whyExpired } from './loss.js'
+import { NEVER, RenewalLog } from './renewal-log.js'
+import { QUEUE_MS } from './retry-delay.js'
+import type { Stall, StallMonitor } from './stall-monitor.js'
+import { Timed, type Timers } from './timers.js'
 
 /**
  * How much earlier than the store the holder stops trusting a lease: clocks run at slightly different speeds, and the
@@ -15,24 +31,59 @@ export function driftOf(ttlMs: number): number {
   return ttlMs * 0.01 + 2
 }
 
-/** Renewed after this share of its ttl, so that two renewals may fail before it is lost. */
-const BEAT = 1 / 3
+/** A lease is renewed after this share of its ttl, so that two renewals may fail before it is lost. */
+const HEARTBEAT_SHARE = 1 / 3
 
-/** What is provisional is renewed after this long. Most locks that change hands are given back sooner, and never need it. */
+/** A provisional lease is renewed after this long. Most locks that change hands are released sooner and never need it. */
 const CONFIRM_MS = 20
 
-/** Due at most this share of the beat early, to travel with others. */
-const COALESCE = 0.1
+/** A renewal is due at most this share of its period early, so that it can travel with others. */
+const COALESCE_SHARE = 0.1
 
-/** `provisional`: for a short time only, so that somebody dead does not block the others; to be renewed soon. */
-export type Given = Grant & { provisional?: boolean }
+/** A renewal that is not answered after this share of the ttl puts the lease at risk: half of its time is left then. */
+const RISK_SHARE = 1 / 6
 
-/** What the library knows of one grant. `Lock` is its face; the heartbeat holds this, never the face. */
-export class Lease extends Timed {
-  readonly engine: Engine
-  readonly ask: Ask
+/** So many different pauses before a renewal is tried again. Fewer would bring all leases of a process back at once. */
+const RETRY_SLOTS = 32
+
+/** A lease is passed on only if this share is left of its ttl, or of what a hand-off by the store lasts. */
+const PASS_ON_SHARE = 0.5
+
+const NO_FACTS: LossFacts = { stalledMs: 0, attempts: [] }
+
+/** `provisional`: granted for a short time only, so that a dead waiter does not block the others; to be renewed soon. */
+export type LeaseGrant = Grant & { provisional?: boolean }
+
+/** What a lease needs from the instance that holds it. */
+export interface LeaseHost {
+  readonly store: Store
+  readonly world: World
+  readonly batcher: Batcher
+  readonly cleanup: Cleanup
+  readonly events: Events
+  readonly heartbeats: Timers
+  readonly heartbeat: Heartbeat
+  readonly stalls: StallMonitor
+  /** Set from the moment on at which the instance closes. */
+  readonly closingReason: ClosedError | undefined
+  release(lease: Lease): Promise<boolean>
+  /** The lease has ended here, and is no longer renewed. */
+  retired(lease: Lease): void
+}
+
+/** What this process knows of one grant. Users hold a `Lock`; the heartbeat holds the lease, never the `Lock`. */
+export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
+  readonly host: LeaseHost
+  readonly request: AcquireRequest
+  /** Owner and token as the store knows them: those of the first lock, if the lease was passed on inside this process. */
   owner = ''
+  earlier: Lease | undefined = undefined
+  later: Lease | undefined = undefined
   token = 0n
+  /** How many locks of this process had the lease before, since the store granted it. */
+  turn = 0
+  /** The lease that it was passed on to: what the store knows of this one is that one's from then on. */
+  successor: Lease | undefined = undefined
   /** When this process learned of the grant, by the local clock. */
   acquiredAt = 0
   waitedMs = 0
@@ -41,19 +92,23 @@ export class Lease extends Timed {
   deadline: number = Number.NEGATIVE_INFINITY
   loss: LockLostError | undefined = undefined
   released = false
-  /** What `release` answered, or will: the store is told once. */
+  /** The answer of `release`, now or later: the store is asked once. */
   releasing: Promise<boolean> | undefined = undefined
   /** Released by `releaseAll` or `close`, behind the back of the work under it. */
   takenBack: LockLostError | undefined = undefined
   /** Called when it was lost or taken back: a Web Lock has no signal of its own, and closing may have aborted that already. */
   onLoss: (() => void) | undefined = undefined
+  /** Called when it has ended here, in whatever way. */
+  onEnd: (() => void) | undefined = undefined
+  /** Its message on `leasehold:hold`, if somebody subscribed to that. */
+  trace: LockFacts | undefined = undefined
   autoRenew: boolean
-  /** Strong until the first beat, weak from then on: most locks are gone by then and never pay for it. */
-  #face: Lock | WeakRef<Lock> | undefined = undefined
-  /** Weak from the first heartbeat on, unless somebody listens: a lock whose signal was read may be forgotten too. */
-  #controller: AbortController | WeakRef<AbortController> | undefined = undefined
-  #renewing: Promise<Renewed> | undefined = undefined
+  readonly #handle = new HandleTracker()
+  #renewing: Promise<unknown> | undefined = undefined
+  #renewal: Renewal | undefined = undefined
   #failures = 0
+  /** Made with the first renewal: a lease that is released before costs nothing more. */
+  #log: RenewalLog | undefined = undefined
   #verifiedAt: number = Number.NEGATIVE_INFINITY
   /** Until when the last grant or renewal was to last. The store may have given less. */
   #askedUntil: number = Number.NEGATIVE_INFINITY
@@ -61,54 +116,102 @@ export class Lease extends Timed {
   #wantsMore = false
   /** It was handed off for a short time, and has not got its ttl yet. */
   #provisional = false
-  /** `extend` made it shorter than what the store was told, and the store never shortens: then until when it is kept there. */
+  /** Set if `extend` made the lease shorter: until when the store keeps it, since a store never shortens. */
   #storedUntil: number | undefined = undefined
+  /** Until when a renewal may have made the store keep it, answered or not. */
+  #mayLastUntil: number = Number.NEGATIVE_INFINITY
   /** `extend` made it shorter at this moment: the answer to a renewal that was sent before must not make it longer again. */
   #shortenedAt: number = Number.NEGATIVE_INFINITY
+  /** It waits for the renewals that are due together with it. */
+  #isDue = false
   /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to release. */
   #kept = false
 
-  /** Nothing is held yet: `begin` says since when. Whoever waits has it made meanwhile. */
-  constructor(engine: Engine, ask: Ask) {
+  /** Nothing is held yet: `begin` starts it. Allocated while waiting, to keep construction off the hand-off path. */
+  constructor(host: LeaseHost, request: AcquireRequest) {
     super()
-    this.engine = engine
-    this.ask = ask
-    this.ttlMs = ask.ttlMs
-    this.autoRenew = ask.autoRenew
+    this.host = host
+    this.request = request
+    this.ttlMs = request.ttlMs
+    this.autoRenew = request.autoRenew
   }
 
-  begin(grant: Given, sentAt: number, now: number, since: number): void {
+  begin(grant: LeaseGrant, sentAt: number, now: number, since: number): void {
     this.owner = grant.owner
     this.token = grant.token
     this.acquiredAt = now
     this.waitedMs = now - since
     const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
     this.deadline = Math.min(until, this.holdUntil)
-    this.#askedUntil = grant.provisional ? until : sentAt + this.ask.ttlMs
+    this.#askedUntil = grant.provisional ? until : sentAt + this.request.ttlMs
     this.#wantsMore = this.#provisional = grant.provisional === true
-    // No timer is set yet where somebody has just been handed it: first, whoever waited goes on.
-    if (this.#wantsMore) this.engine.beats.park(this)
+    // After a hand-off no timer is set yet: setting one would delay the caller that has just been granted.
+    if (this.#wantsMore) this.host.heartbeats.park(this)
     else this.#schedule(sentAt)
-    if (grant.lost) this.#hangOn(grant.lost)
+    if (grant.lost) this.#endWithSession(grant.lost)
+    this.host.stalls.watch()
+  }
+
+  /** Goes on where `from` ends, which its user has released: the store is not asked, and knows of no change. */
+  inherit(from: Lease, now: number, since: number): void {
+    this.owner = from.owner
+    this.token = from.token
+    this.turn = from.turn + 1
+    this.acquiredAt = now
+    this.waitedMs = now - since
+    this.deadline = from.deadline
+    this.#askedUntil = from.#askedUntil
+    this.#wantsMore = from.#wantsMore
+    this.#provisional = from.#provisional
+    this.#mayLastUntil = from.#mayLastUntil
+    this.#verifiedAt = from.#verifiedAt
+    // The clean-up behind a request that was not answered waits until the store's lease has ended.
+    this.onEnd = from.onEnd
+    from.onEnd = undefined
+    from.successor = this
+    this.host.heartbeats.replace(from, this)
+  }
+
+  /** The lease that the store's grant belongs to by now. */
+  get latest(): Lease {
+    return this.successor?.latest ?? this
+  }
+
+  /** Nothing about it is in doubt, its terms are those of its request, and enough of its time is certain to be left. */
+  get canBePassedOn(): boolean {
+    if (!this.isOpen || this.takenBack || this.#renewing || this.#isDue || this.#failures > 0 || this.#kept)
+      return false
+    if (!this.autoRenew || this.ttlMs !== this.request.ttlMs || this.#storedUntil !== undefined) return false
+    return this.deadline - this.host.world.now(true) >= Math.min(this.ttlMs, QUEUE_MS) * PASS_ON_SHARE
   }
 
   get key(): string {
-    return this.ask.key
+    return this.request.key
+  }
+
+  /** Unique for each lock, also if the store sees one lease. */
+  get holder(): string {
+    return this.turn === 0 ? this.owner : `${this.owner}/${this.turn}`
+  }
+
+  /** Each lock has its own, out of the tokens that the store reserved with the grant. */
+  get fencingToken(): bigint {
+    return this.turn === 0 ? this.token : this.token + BigInt(this.turn)
   }
 
   /** No renewal goes past this. */
   get holdUntil(): number {
-    return this.ask.maxHoldMs === undefined ? Number.POSITIVE_INFINITY : this.acquiredAt + this.ask.maxHoldMs
+    return this.request.maxHoldMs === undefined ? Number.POSITIVE_INFINITY : this.acquiredAt + this.request.maxHoldMs
   }
 
   /** Neither released nor lost, as far as has been noticed. */
-  get isHere(): boolean {
+  get isOpen(): boolean {
     return !this.released && this.loss === undefined
   }
 
   /** A steal of the same key took this one away. */
   isOlderThan(steal: Lease): boolean {
-    return this.ask.key === steal.ask.key && this.token < steal.token
+    return this.request.key === steal.request.key && this.token < steal.token
   }
 
   /** A record of ours is or may be in the store under this lease: no clean-up may touch it. */
@@ -118,28 +221,33 @@ export class Lease extends Timed {
 
   /** Exact at any instant, without I/O: a timer may not have had its turn yet. */
   get held(): boolean {
-    return !this.released && this.loss === undefined && this.engine.world.now(true) < this.deadline
+    return !this.released && this.loss === undefined && this.host.world.now(true) < this.deadline
+  }
+
+  /** Held, but its renewals fail or are not answered: it ends at `deadline` unless one succeeds. */
+  get atRisk(): boolean {
+    return this.#log?.atRisk === true && this.held
+  }
+
+  /** For how long the store may keep it at most. */
+  get storedMs(): number {
+    const until = Math.max(this.#storedUntil ?? this.deadline, this.#mayLastUntil)
+    return Math.max(this.ttlMs, until - this.host.world.now())
   }
 
   get remainingMs(): number {
-    return this.released || this.loss ? 0 : Math.max(this.deadline - this.engine.world.now(true), 0)
+    return this.released || this.loss ? 0 : Math.max(this.deadline - this.host.world.now(true), 0)
   }
 
-  /** Aborts as soon as the lock can no longer be trusted. Made only when somebody asks. */
+  /** Aborts as soon as the lock can no longer be trusted. Created when it is first read. */
   get signal(): AbortSignal {
-    this.settle()
+    this.noticeDeadline()
     if (this.released && !this.takenBack) return this.#releasedSignal()
-    let controller = this.#signalController()
-    if (!controller) {
-      this.#controller = controller = new AbortController()
-      const reason = this.loss ?? this.takenBack ?? this.engine.closingReason
-      if (reason) controller.abort(reason)
-    }
-    return controller.signal
-  }
-
-  #signalController(): AbortController | undefined {
-    return this.#controller instanceof WeakRef ? this.#controller.deref() : this.#controller
+    if (this.#handle.signal) return this.#handle.signal
+    const signal = this.#handle.createSignal()
+    const reason = this.loss ?? this.takenBack ?? this.host.closingReason
+    if (reason) this.#handle.abort(reason)
+    return signal
   }
 
   /**
@@ -147,43 +255,83 @@ export class Lease extends Timed {
    * holder's own release: nothing was lost, and listeners would take it for that.
    */
   #releasedSignal(): AbortSignal {
-    const taken = this.#signalController()?.signal
+    const taken = this.#handle.signal
     if (taken?.aborted) return taken
-    return AbortSignal.abort(new LockLostError(this.ask.name, 'released'))
+    return AbortSignal.abort(new LockLostError(this.request.name, 'released'))
   }
 
   /** Takes notice of a deadline that has passed before any timer could say so. */
-  settle(): void {
-    if (!this.released && !this.loss && this.engine.world.now(true) >= this.deadline) this.#runOut()
+  noticeDeadline(): void {
+    if (!this.released && !this.loss && this.host.world.now(true) >= this.deadline) this.#runOut()
   }
 
-  /** The face is held until the first beat, so that a forgotten lock is noticed at the second. */
-  show(face: Lock): void {
-    this.#face = face
+  /** The `Lock` that users hold. Kept until the first heartbeat, so that a forgotten lock is noticed at the second. */
+  attachHandle(handle: object): void {
+    this.#handle.attach(handle)
   }
 
-  /** It was given for a short time only: ask for the rest, unless it is given back before. */
+  /** A provisional lease asks for its full ttl, unless it is released before. */
   confirmSoon(): void {
     if (!this.#wantsMore || this.#renewing || this.released || this.loss) return
-    const { beats, world } = this.engine
+    const { heartbeats, world } = this.host
     const now = world.now()
-    beats.set(this, now + Math.min(CONFIRM_MS, Math.max(this.deadline - now, 0) / 4), CONFIRM_MS)
+    heartbeats.set(this, now + Math.min(CONFIRM_MS, Math.max(this.deadline - now, 0) / 4), CONFIRM_MS)
   }
 
   override due(now: number): void {
     if (now >= this.deadline) this.#runOut()
-    else if (this.#isForgotten) this.#abandon()
+    else if (this.#renewing) {
+      this.#awaitDeadline()
+      this.#warnOfRisk()
+    } else if (this.#handle.isForgotten) this.#abandon()
     else {
-      this.#letGoOfFace()
-      void this.verify()
+      this.#handle.holdWeakly()
+      this.#verifyInBulk(now)
     }
   }
 
   /** Something may have happened to it. Not again within `everyMs`, unless that verification is still out. */
   verifySoon(now: number, everyMs: number): void {
-    if (this.#renewing || !this.isHere || now < this.#verifiedAt + everyMs) return
+    if (this.#renewing || !this.isOpen || now < this.#verifiedAt + everyMs) return
     this.#verifiedAt = now
-    void this.verify()
+    this.#verifyInBulk(now)
+  }
+
+  /** Together with all others that are due now, unless it wants another time than its ttl. */
+  #verifyInBulk(now: number): void {
+    if (this.#renewing || !this.autoRenew || this.request.maxHoldMs !== undefined) return void this.verify()
+    this.#awaitAnswer(now + this.ttlMs * RISK_SHARE)
+    this.#isDue = true
+    this.host.heartbeat.add(this)
+  }
+
+  /** While a renewal is in flight, only the deadline counts; before it, a warning. */
+  #awaitAnswer(riskAt: number): void {
+    // A list for each ttl: in one for all, each lease of a short ttl would walk past every lease of a longer one.
+    this.host.heartbeats.set(this, Math.min(riskAt, this.deadline), -this.ttlMs)
+  }
+
+  #awaitDeadline(): void {
+    this.host.heartbeats.set(this, this.deadline, -this.ttlMs - 0.5)
+  }
+
+  get renewal(): Renewal {
+    const { key, owner, token, ttlMs } = this
+    if (this.#renewal?.ttlMs !== ttlMs) this.#renewal = { key, owner, token, ttlMs }
+    return this.#renewal as Renewal
+  }
+
+  beginRenewal(answered: Promise<void>, now: number): boolean {
+    this.#isDue = false
+    if (!this.isOpen || !this.autoRenew || this.#renewing) return false
+    this.#renewing = answered
+    this.#sent(now, now + this.ttlMs)
+    return true
+  }
+
+  endRenewal(answer: Renewed, sentAt: number, now: number): void {
+    this.#renewing = undefined
+    this.#renewed(answer, sentAt, now, sentAt + this.ttlMs)
   }
 
   /** Whether it is still ours. Prolonged by that only if its user wants it to be: it must end when it was said to. */
@@ -199,7 +347,7 @@ export class Lease extends Timed {
     })
   }
 
-  /** One renewal at a time. Whoever wants another one gets its turn when this one is through. */
+  /** One renewal at a time: a second one starts when the first has been answered. */
   async #inTurn(renew: () => Promise<Renewed>): Promise<Renewed> {
     while (this.#renewing) await this.#renewing
     if (this.released || this.loss) return { outcome: 'gone' }
@@ -216,36 +364,41 @@ export class Lease extends Timed {
   keepRenewed(): void {
     if (this.autoRenew || this.released || this.loss) return
     this.autoRenew = true
-    this.#schedule(this.engine.world.now())
+    this.#schedule(this.host.world.now())
   }
 
   /** From now on it ends when its time has passed. */
   stopRenewing(): void {
-    if (!this.autoRenew || !this.isHere) return
+    if (!this.autoRenew || !this.isOpen) return
     this.autoRenew = false
-    if (!this.#renewing) this.#schedule(this.engine.world.now())
+    if (!this.#renewing) this.#schedule(this.host.world.now())
   }
 
   /**
-   * Leaves it in the store, with this value, for `ttlMs` from now on, and looks after it no longer. Only the store can
+   * Leaves it in the store, with this value, for `ttlMs` from now on, and renews it no longer. Only the store can
    * tell whether it was still ours: an answer that comes after the local deadline counts, since others may have read
-   * the value by then. `unknown`: it is looked after as before, and this may be tried again.
+   * the value by then. `unknown`: it is renewed as before, and this may be tried again.
    */
   async keep(value: string, ttlMs: number): Promise<Renewed> {
     while (this.#renewing) await this.#renewing
     if (this.released || this.loss) return { outcome: 'gone' }
-    const { courier, beats, cleanup, events } = this.engine
+    const { batcher, cleanup, events } = this.host
+    const before = this.#kept
     this.#kept = true
-    beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
+    this.#awaitDeadline()
     const { key, owner, token } = this
     // Like a heartbeat, so that there is none beside it. Closing waits for it.
-    this.#renewing = cleanup.track(courier.renew({ key, owner, token, ttlMs, value }))
-    const answer = await this.#renewing
+    const renewing = cleanup.track(batcher.renew({ key, owner, token, ttlMs, value, last: true }))
+    this.#renewing = renewing
+    const answer = await renewing
     this.#renewing = undefined
     if (answer.outcome === 'gone') this.lose('gone')
     else if (this.released || this.loss) return answer
-    else if (answer.outcome === 'unknown') this.#retrySoon(answer.error as LeaseholdError)
-    else {
+    else if (answer.outcome === 'unknown') {
+      // Refused before anything was written: left as kept, the lock could not be released.
+      if (answer.error instanceof InvalidOptionError) this.#kept = before
+      this.#retrySoon(answer.error as LeaseholdError)
+    } else {
       this.end()
       events.emit('released', () => ({ ...this.facts(), heldMs: this.heldMs }))
     }
@@ -257,7 +410,7 @@ export class Lease extends Timed {
     while (this.#renewing) await this.#renewing
   }
 
-  /** Stays in the store until its time passes, and is looked after no longer. */
+  /** Stays in the store until its time passes, and is renewed no longer. */
   leave(): void {
     this.#kept = true
     this.end()
@@ -265,59 +418,60 @@ export class Lease extends Timed {
 
   async extend(ttlMs: number): Promise<void> {
     this.assertHeld()
-    const shorter = this.engine.world.now() + ttlMs - driftOf(ttlMs)
+    const shorter = this.host.world.now() + ttlMs - driftOf(ttlMs)
     if (shorter < this.deadline) {
       this.#storedUntil ??= this.deadline
       this.deadline = shorter
-      this.#shortenedAt = this.engine.world.now()
-      // The timer is set for the later deadline, and a renewal that is out leaves it there.
-      if (this.#renewing) this.engine.beats.set(this, shorter, Number.POSITIVE_INFINITY)
+      this.#shortenedAt = this.host.world.now()
+      // The timer is set for the later deadline, and a renewal in flight leaves it there.
+      if (this.#renewing) this.#awaitDeadline()
     }
     this.ttlMs = ttlMs
     this.#provisional = false
     const renewed = await this.renew()
     this.assertHeld()
     if (renewed.outcome === 'unknown') {
-      throw new StoreUnavailableError(`"${this.ask.name}" could not be extended`, { cause: renewed.error })
+      throw new StoreUnavailableError(`"${this.request.name}" could not be extended`, { cause: renewed.error })
     }
   }
 
   assertHeld(): void {
-    this.settle()
+    this.noticeDeadline()
     if (this.loss) throw this.loss
-    if (this.released) throw new LockLostError(this.ask.name, 'released')
+    if (this.released) throw new LockLostError(this.request.name, 'released')
   }
 
   lose(why: LossReason, cause?: unknown): void {
     if (!this.released) this.#lose(why, cause)
   }
 
-  /** We let go of what we believed to hold, and the store said that it had not been ours. */
-  wasGone(): void {
+  /** The store answered a release with `gone`: what this process believed to hold had been lost. */
+  foundGone(): void {
     this.#lose('gone')
   }
 
   #lose(why: LossReason, cause?: unknown): void {
     if (this.loss) return
-    this.loss = new LockLostError(this.ask.name, why, cause === undefined ? undefined : { cause })
+    const facts = this.#orElse(NO_FACTS, this.#lossFacts)
+    this.loss = new LockLostError(this.request.name, why, cause === undefined ? facts : { ...facts, cause })
     this.#retire()
-    this.#signalController()?.abort(this.loss)
+    this.#handle.abort(this.loss)
     this.onLoss?.()
     const error = this.loss
-    this.engine.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, error }))
+    this.host.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, why, ...facts, error }))
     const storedLonger = this.#storedUntil !== undefined && why !== 'gone' && why !== 'revoked'
-    if (storedLonger && !this.#kept) void this.engine.cleanup.release(this, this.ttlMs)
+    if (storedLonger && !this.#kept) void this.host.cleanup.release(this, this.storedMs)
   }
 
-  /** Work should end, because the instance closes; it is still looked after. */
-  tell(reason: ClosedError): void {
-    this.#signalController()?.abort(reason)
+  /** Work should end, because the instance closes. The lease is still renewed. */
+  announceClosing(reason: ClosedError): void {
+    this.#handle.abort(reason)
   }
 
   /** `releaseAll` or `close` is about to release it, and the work under it did not ask for that. */
   takeBack(reason: LockLostError): void {
     this.takenBack = reason
-    this.#signalController()?.abort(reason)
+    this.#handle.abort(reason)
     this.onLoss?.()
   }
 
@@ -328,65 +482,89 @@ export class Lease extends Timed {
   }
 
   get heldMs(): number {
-    return this.engine.world.now() - this.acquiredAt
+    return this.host.world.now() - this.acquiredAt
   }
 
   facts(): LockFacts {
-    const { name, kind, mode, value } = this.ask
-    const metadata: unknown = value === undefined ? undefined : JSON.parse(value)
-    return { name, kind, mode, holder: this.owner, fencingToken: this.token, expiresAt: this.expiresAt, metadata }
+    const { holder, fencingToken, expiresAt } = this
+    const { name, kind, metadata } = requestFacts(this.request)
+    // Written out: spreading costs more than the lock itself, once for each event that somebody listens to.
+    return { name, kind, metadata, mode: this.request.mode, holder, fencingToken, expiresAt }
   }
 
   get expiresAt(): Date {
-    return new Date(this.engine.world.date() + this.deadline - this.engine.world.now())
+    return new Date(this.host.world.date() + this.deadline - this.host.world.now())
   }
 
   async #renewOnce(value: string | undefined): Promise<Renewed> {
-    const { world, courier, beats } = this.engine
+    const { world, batcher } = this.host
     const sentAt = world.now()
     const prolong = this.autoRenew || this.#wantsMore
     let until = prolong ? Math.min(sentAt + this.ttlMs, this.holdUntil) : this.deadline
     // Without renewals it ends when its ttl has passed, counted from when it was handed off.
     if (this.#provisional && !this.autoRenew) until = Math.min(until, this.acquiredAt + this.ttlMs)
     const ttlMs = Math.max(Math.ceil(until - sentAt), 1)
-    // While the answer is out, only the deadline counts.
-    beats.set(this, this.deadline, Number.POSITIVE_INFINITY)
+    this.#awaitAnswer(prolong ? sentAt + this.ttlMs * RISK_SHARE : this.deadline)
     const { key, owner, token } = this
-    const answer = await courier.renew({ key, owner, token, ttlMs, value })
-    if (answer.outcome === 'ours' && prolong) this.#askedUntil = until
-    this.settle()
+    this.#sent(sentAt, sentAt + ttlMs)
+    const answer = await batcher.renew({ key, owner, token, ttlMs, value })
+    this.#renewed(answer, sentAt, world.now(true), prolong ? until : undefined)
+    return answer
+  }
+
+  #sent(now: number, until: number): void {
+    if (until > this.#mayLastUntil) this.#mayLastUntil = until
+    this.#log ??= new RenewalLog(this.acquiredAt)
+    this.#log.sent(now)
+  }
+
+  /** `now`: when the answer came. `asked`: until when more time was asked for, if it was. */
+  #renewed(answer: Renewed, sentAt: number, now: number, asked: number | undefined): void {
+    this.#log?.answered(answer, now)
+    if (answer.outcome === 'ours' && asked !== undefined) this.#askedUntil = asked
+    if (this.isOpen && now >= this.deadline) this.#runOut()
     if (this.released || this.loss) {
       // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
-      if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.engine.cleanup.release(this, this.ttlMs)
+      if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.host.cleanup.release(this, this.storedMs)
     } else if (answer.outcome === 'ours') {
       this.#failures = 0
+      this.#log?.succeeded(sentAt)
       const until = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
-      if (prolong) this.deadline = sentAt < this.#shortenedAt ? Math.min(until, this.deadline) : until
+      if (asked !== undefined) this.deadline = sentAt < this.#shortenedAt ? Math.min(until, this.deadline) : until
       this.#wantsMore = this.#provisional = false
       if (this.#storedUntil !== undefined && this.#storedUntil <= this.deadline) this.#storedUntil = undefined
       this.#schedule(sentAt)
-      this.engine.events.emit('renewed', () => this.facts())
+      if (this.host.events.isHeard('renewed')) this.host.events.emit('renewed', () => this.facts())
     } else if (answer.outcome === 'gone') this.lose('gone')
     else this.#retrySoon((answer as { error: LeaseholdError }).error)
-    return answer
   }
 
   /** An outage is not a verdict: there is time until the deadline. */
   #retrySoon(error: LeaseholdError): void {
-    const { world, beats, events } = this.engine
+    const { world, heartbeats, events } = this.host
     const pause = Math.min(Math.max(this.ttlMs / 30, 5) * 2 ** Math.min(this.#failures++, 4), 1_000)
-    const again = world.now() + pause * (0.5 + world.random() / 2)
-    beats.set(this, Math.min(again, this.deadline), this.ttlMs / 30)
-    const { name, kind } = this.ask
-    events.emit('error', () => ({ name, kind, doing: 'renew', error }))
+    // Few different pauses, each with a list of its own: thousands of random times in one list would have to be sorted.
+    const delay = pause * (0.5 + Math.floor(world.random() * RETRY_SLOTS) / (2 * RETRY_SLOTS))
+    heartbeats.set(this, Math.min(world.now() + delay, this.deadline), delay)
+    events.emit('error', () => ({ ...requestFacts(this.request), doing: 'renew', error }))
+    this.#warnOfRisk(error)
+  }
+
+  /** Once for each time of trouble: the work under the lock may still save what it has done. */
+  #warnOfRisk(error?: LeaseholdError): void {
+    const log = this.#log
+    if (!log || log.atRisk || !(this.autoRenew || this.#wantsMore)) return
+    log.atRisk = true
+    const { remainingMs } = this
+    this.host.events.emit('atRisk', () => ({ ...this.facts(), remainingMs, ...(error && { error }) }))
   }
 
   #schedule(from: number): void {
-    const { beats } = this.engine
-    if (!this.autoRenew || this.#isFinal) beats.set(this, this.deadline, this.ttlMs)
+    const { heartbeats } = this.host
+    if (!this.autoRenew || this.#isFinal) heartbeats.set(this, this.deadline, this.ttlMs)
     else {
-      const beat = this.ttlMs * BEAT
-      beats.set(this, Math.min(from + beat, this.deadline), beat, beat * COALESCE)
+      const period = this.ttlMs * HEARTBEAT_SHARE
+      heartbeats.set(this, Math.min(from + period, this.deadline), period, period * COALESCE_SHARE)
     }
   }
 
@@ -395,48 +573,70 @@ export class Lease extends Timed {
     return this.#askedUntil >= this.holdUntil - 1
   }
 
-  #runOut(): void {
-    this.lose(this.#isFinal ? 'max-hold' : 'expired')
+  /** Provisional to the end, and without renewals it would have ended by now all the same. */
+  get #hadItsTime(): boolean {
+    return this.#provisional && this.host.world.now() >= this.acquiredAt + this.ttlMs - driftOf(this.ttlMs)
   }
 
-  #hangOn(lost: AbortSignal): void {
+  #runOut(): void {
+    if (this.#isFinal) this.lose('max-hold')
+    else if (this.autoRenew || (this.#wantsMore && !this.#hadItsTime))
+      this.lose(this.#orElse('expired', this.#whyExpired), this.#log?.lastError)
+    else this.lose('expired')
+  }
+
+  /** Whatever goes wrong while a loss is explained, such as a store that throws: the loss itself must not be held up. */
+  #orElse<T>(unknown: T, explain: () => T): T {
+    try {
+      return explain.call(this)
+    } catch (error) {
+      warn(error)
+      return unknown
+    }
+  }
+
+  #whyExpired(): LossReason {
+    const { world, store } = this.host
+    const log = this.#log
+    const now = world.now()
+    const stall = this.#longestStall(now)
+    const outage = this.#orElse<unknown>(undefined, () => store.outage?.())
+    const since = log?.troubleSince ?? NEVER
+    const dueAt = since !== NEVER ? since : Math.max(this.dueAt, this.acquiredAt)
+    return whyExpired({ dueAt, deadline: this.deadline, now, stall, log, outage })
+  }
+
+  #longestStall(now: number): Stall | undefined {
+    // A lease that was handed off has no due time before it is confirmed; and one whose answer came late was due before that.
+    const readAt = this.#log?.answeredAt ?? NEVER
+    const dueAt = this.dueAt > 0 ? Math.max(this.dueAt, this.acquiredAt, readAt) : Number.POSITIVE_INFINITY
+    return this.host.stalls.longestSince(this.#log?.renewedAt ?? this.acquiredAt, now, dueAt)
+  }
+
+  #lossFacts(): LossFacts {
+    const { world } = this.host
+    const now = world.now()
+    const stall = this.#longestStall(now)
+    return {
+      stalledMs: stall ? stall.to - stall.from : 0,
+      lastRenewedMsAgo: now - (this.#log?.renewedAt ?? this.acquiredAt),
+      attempts: this.#log?.attempts(now, world.date()) ?? [],
+    }
+  }
+
+  #endWithSession(lost: AbortSignal): void {
     if (lost.aborted) this.lose('session', lost.reason)
     else lost.addEventListener('abort', () => this.lose('session', lost.reason), { once: true })
   }
 
-  /**
-   * Nobody can release it any more. Asked at every heartbeat, and not left to a FinalizationRegistry: in some processes none
-   * of these calls back (seen on Node 20, after a collection that a program asked for), and it would be renewed for ever.
-   */
-  get #isForgotten(): boolean {
-    if (!(this.#face instanceof WeakRef) || this.#face.deref() !== undefined) return false
-    return this.#signalController() === undefined
-  }
-
   #abandon(): void {
     this.end()
-    this.engine.events.emit('abandoned', () => this.facts())
-  }
-
-  /**
-   * From the first heartbeat on, only its users keep the lock from being taken for forgotten: whoever has the lock, has its
-   * signal, or listens to that.
-   */
-  #letGoOfFace(): void {
-    if (this.#face && !(this.#face instanceof WeakRef)) {
-      this.#face = new WeakRef(this.#face)
-    }
-    const controller = this.#signalController()
-    if (!controller) return
-    keptBySignal.set(controller.signal, controller)
-    this.#controller = isObserved(controller.signal) ? controller : new WeakRef(controller)
+    this.host.events.emit('abandoned', () => this.facts())
   }
 
   #retire(): void {
-    this.engine.retired(this)
-    this.#face = undefined
+    this.host.retired(this)
+    this.onEnd?.()
+    this.#handle.drop()
   }
 }
-
-/** A signal keeps its controller, so that whoever has only the signal is still told. */
-const keptBySignal = new WeakMap<AbortSignal, AbortController>()

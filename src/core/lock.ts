@@ -1,9 +1,9 @@
 import type { Lease } from './lease.js'
-import type { Duration } from '../kit/duration.js'
+import type { Duration } from '../util/duration.js'
 import { showAs } from '../util/inspect.js'
 import { ttlFrom } from './options.js'
 
-/** What is behind the face, for the recipes in `primitives/`. */
+/** The lease behind a lock, for `primitives/`. */
 export let leaseOf: (lock: Lock) => Lease
 
 /**
@@ -18,41 +18,41 @@ export let leaseOf: (lock: Lock) => Lease
  */
 export class Lock {
   readonly #lease: Lease
-  /** Whoever has the lock has its signal: without this it could be collected, and nobody be told of a loss. */
+  /** The lock keeps its signal: without this the signal could be collected, and its listeners would miss a loss. */
   #signal: AbortSignal | undefined
 
   /** @internal */
   constructor(lease: Lease) {
     this.#lease = lease
-    lease.show(this)
+    lease.attachHandle(this)
   }
 
   /** As it was asked for, without the namespace. */
   get name(): string {
-    return this.#lease.ask.name
+    return this.#lease.request.name
   }
 
   /** Who holds it: host, process, instance and acquisition. Unique for each acquisition. */
   get holder(): string {
-    return this.#lease.owner
+    return this.#lease.holder
   }
 
   get mode(): 'exclusive' | 'shared' {
-    return this.#lease.ask.mode
+    return this.#lease.request.mode
   }
 
   get metadata(): unknown {
-    const { value } = this.#lease.ask
+    const { value } = this.#lease.request
     return value === undefined ? undefined : JSON.parse(value)
   }
 
   /** Grows with every exclusive grant of this name. Let what you write to refuse a smaller one than it has seen. */
   get fencingToken(): bigint {
-    return this.#lease.token
+    return this.#lease.fencingToken
   }
 
   get acquiredAt(): Date {
-    const { world } = this.#lease.engine
+    const { world } = this.#lease.host
     return new Date(world.date() - (world.now() - this.#lease.acquiredAt))
   }
 
@@ -76,6 +76,11 @@ export class Lock {
     return this.#lease.held
   }
 
+  /** Held, but its renewals fail: it is lost when `remainingMs` have passed, unless one succeeds. The event `atRisk` says so too. */
+  get atRisk(): boolean {
+    return this.#lease.atRisk
+  }
+
   /** Throws `LockLostError` unless it is held right now. Call it before every step that cannot be undone. */
   assertHeld(): void {
     this.#lease.assertHeld()
@@ -92,12 +97,12 @@ export class Lock {
    * more, with `StoreUnavailableError` if the store does not answer (it is then held until `expiresAt`, as before).
    */
   async extend(ttl: Duration): Promise<void> {
-    await this.#lease.extend(ttlFrom('ttl', ttl, this.#lease.engine.store))
+    await this.#lease.extend(ttlFrom('ttl', ttl, this.#lease.host.store))
   }
 
   /** True if it was ours until now. Never rejects; a second call repeats the first answer. */
   release(): Promise<boolean> {
-    return this.#lease.engine.release(this.#lease)
+    return this.#lease.host.release(this.#lease)
   }
 
   toJSON(): Record<string, unknown> {
@@ -112,6 +117,7 @@ export class Lock {
       expiresAt: this.expiresAt.toISOString(),
       remainingMs: this.remainingMs,
       isHeld: this.isHeld,
+      atRisk: this.atRisk,
     }
   }
 

@@ -1,9 +1,10 @@
 import { InvalidOptionError } from '../errors.js'
-import { type Duration, milliseconds } from '../kit/duration.js'
+import { type Duration, milliseconds } from '../util/duration.js'
 import { ALL, type Store } from '../store.js'
-import type { Ask } from './ask.js'
+import type { AcquireRequest } from './request.js'
 import { knownOptions } from '../util/options.js'
 import { nameFrom, namespaceFrom } from './name.js'
+import type { CallFacts } from './timed-call.js'
 
 /** Options of each call that asks for a lock. */
 export interface AcquireOptions {
@@ -19,7 +20,7 @@ export interface AcquireOptions {
   metadata?: unknown
   /** false: the lock ends when its ttl has passed. */
   autoRenew?: boolean | undefined
-  /** Never renew past this, so that a hung holder lets go. */
+  /** Never renew past this, so that a hung holder loses it. */
   maxHold?: Duration | undefined
 }
 
@@ -31,11 +32,21 @@ export interface LocksOptions {
   wait?: Duration | 'forever' | undefined
   /** Put before every name, so that several applications can share one store. */
   namespace?: string | undefined
+  /** For metrics: called after each call to the store, with how long it took and what came of it. */
+  onCall?: ((facts: CallFacts) => void) | undefined
+  /**
+   * Keep figures of this process in the store for dashboards, written this often: waits, holds, losses, schedules, limiters.
+   * Absent: nothing is written.
+   */
+  publish?: Duration | undefined
 }
 
 /** Shorter leases cannot be renewed in time by anything that shares a machine with others. */
 const SHORTEST_TTL = 10
-/** Whoever writes a bare number below this as a ttl mostly means seconds. */
+/** SHORTEST_PUBLISH, LONGEST_PUBLISH: milliseconds. More often costs the store, less often shows nobody anything. */
+const SHORTEST_PUBLISH = 500
+const LONGEST_PUBLISH = 3_600_000
+/** A bare number below this as a ttl is mostly meant as seconds. */
 const LIKELY_SECONDS = 100
 const MOST_REMEMBERED = 1_000
 const LARGEST_METADATA = 4_096
@@ -44,7 +55,7 @@ const LARGEST_METADATA = 4_096
 export const optionsOf: {
   readonly [call in 'locks' | 'acquire' | 'tryAcquire' | 'withLock' | 'close' | 'inspect']: readonly string[]
 } = {
-  locks: ['ttl', 'wait', 'namespace'],
+  locks: ['ttl', 'wait', 'namespace', 'onCall', 'publish'],
   acquire: ['ttl', 'wait', 'signal', 'mode', 'metadata', 'autoRenew', 'maxHold'],
   tryAcquire: ['ttl', 'signal', 'mode', 'metadata', 'autoRenew', 'maxHold'],
   withLock: ['ttl', 'wait', 'signal', 'mode', 'metadata', 'autoRenew', 'maxHold', 'nested'],
@@ -52,22 +63,33 @@ export const optionsOf: {
   inspect: ['kind'],
 }
 
-/** Turns what callers write into an `Ask`, or says which option is wrong, before anything is touched. */
+/** Turns what callers write into an `AcquireRequest`, or says which option is wrong, before anything is touched. */
 export class Defaults {
   readonly ttlMs: number
   readonly waitMs: number
   readonly namespace: string | undefined
+  readonly onCall: ((facts: CallFacts) => void) | undefined
+  /** Undefined: nothing is published. */
+  readonly publishMs: number | undefined
   readonly prefix: string
   readonly #store: Store
-  readonly #plain = new Map<string, Ask>()
+  readonly #plain = new Map<string, AcquireRequest>()
 
   constructor(store: Store, options: LocksOptions) {
-    const { ttl = '30s', wait = '10s', namespace } = knownOptions(options, optionsOf.locks)
+    const { ttl = '30s', wait = '10s', namespace, onCall, publish } = knownOptions(options, optionsOf.locks)
     this.#store = store
     this.ttlMs = ttlFrom('ttl', ttl, store)
     this.waitMs = waitFrom(wait)
     if (namespace !== undefined) namespaceFrom(namespace)
     this.namespace = namespace
+    if (onCall !== undefined && typeof onCall !== 'function') {
+      throw new InvalidOptionError('onCall', onCall, 'a function')
+    }
+    this.onCall = onCall
+    this.publishMs =
+      publish === undefined
+        ? undefined
+        : milliseconds('publish', publish, { min: SHORTEST_PUBLISH, max: LONGEST_PUBLISH })
     this.prefix = namespace === undefined ? '' : `${namespace}:`
   }
 
@@ -78,27 +100,27 @@ export class Defaults {
     return key
   }
 
-  /** An ask is never changed once it is made, so the plain ones are made once per name. */
-  ask(
+  /** A request is never changed once it is built, so plain ones are built once per name. */
+  buildRequest(
     kind: string,
     name: string,
     options: AcquireOptions | undefined,
     known: readonly string[] = optionsOf.acquire,
-  ): Ask {
+  ): AcquireRequest {
     if (options !== undefined || kind !== 'lock') return this.#build(kind, name, options, known)
-    let ask = this.#plain.get(name)
-    if (!ask) {
-      ask = this.#build(kind, name, options, known)
+    let request = this.#plain.get(name)
+    if (!request) {
+      request = this.#build(kind, name, options, known)
       if (this.#plain.size >= MOST_REMEMBERED) this.#plain.clear()
-      this.#plain.set(name, ask)
+      this.#plain.set(name, request)
     }
-    return ask
+    return request
   }
 
-  #build(kind: string, name: string, options: AcquireOptions | undefined, known: readonly string[]): Ask {
+  #build(kind: string, name: string, options: AcquireOptions | undefined, known: readonly string[]): AcquireRequest {
     const key = this.key(kind, name)
     const { ttlMs, waitMs } = this
-    const ask: Ask = {
+    const request: AcquireRequest = {
       name,
       kind,
       key,
@@ -112,21 +134,21 @@ export class Defaults {
       value: undefined,
       signal: undefined,
     }
-    if (options !== undefined) this.#apply(ask, knownOptions(options, known))
-    return ask
+    if (options !== undefined) this.#apply(request, knownOptions(options, known))
+    return request
   }
 
-  #apply(ask: Ask, options: AcquireOptions): void {
+  #apply(request: AcquireRequest, options: AcquireOptions): void {
     const { ttl, wait, signal, mode, metadata, autoRenew, maxHold } = options
-    if (ttl !== undefined) ask.ttlMs = ttlFrom('ttl', ttl, this.#store)
-    if (wait !== undefined) ask.waitMs = waitFrom(wait)
-    if (signal !== undefined) ask.signal = signalFrom(signal)
-    if (mode !== undefined) setMode(ask, mode)
-    if (metadata !== undefined) ask.value = jsonFrom('metadata', metadata, LARGEST_METADATA)
-    if (autoRenew !== undefined) ask.autoRenew = flagFrom('autoRenew', autoRenew)
+    if (ttl !== undefined) request.ttlMs = ttlFrom('ttl', ttl, this.#store)
+    if (wait !== undefined) request.waitMs = waitFrom(wait)
+    if (signal !== undefined) request.signal = signalFrom(signal)
+    if (mode !== undefined) setMode(request, mode)
+    if (metadata !== undefined) request.value = jsonFrom('metadata', metadata, LARGEST_METADATA)
+    if (autoRenew !== undefined) request.autoRenew = flagFrom('autoRenew', autoRenew)
     if (maxHold !== undefined) {
-      ask.maxHoldMs = milliseconds('maxHold', maxHold, { min: SHORTEST_TTL })
-      ask.ttlMs = Math.min(ask.ttlMs, ask.maxHoldMs)
+      request.maxHoldMs = milliseconds('maxHold', maxHold, { min: SHORTEST_TTL })
+      request.ttlMs = Math.min(request.ttlMs, request.maxHoldMs)
     }
   }
 }
@@ -150,10 +172,10 @@ function waitFrom(wait: unknown): number {
   return wait === 'forever' ? Number.POSITIVE_INFINITY : milliseconds('wait', wait, { or: "'forever'" })
 }
 
-function setMode(ask: Ask, mode: unknown): void {
+function setMode(request: AcquireRequest, mode: unknown): void {
   if (mode === 'shared') {
-    ask.mode = mode
-    ask.weight = 1
+    request.mode = mode
+    request.weight = 1
   } else if (mode !== 'exclusive') throw new InvalidOptionError('mode', mode, "'exclusive' or 'shared'")
 }
 

@@ -1,12 +1,12 @@
 import type { Answer, Claim } from '../store.js'
-import type { Courier } from './courier.js'
+import type { Batcher } from './batcher.js'
 
 interface Pending {
   claim: Claim
-  /** False: the caller has given up meanwhile. The request is not sent, and `answered` is told so by `undefined`. */
+  /** False: the caller has given up meanwhile. The request is not sent, and `answered` gets `undefined`. */
   isWanted: () => boolean
   answered: (answer: Answer | undefined, sentAt: number) => void
-  /** Told of an answer that comes after this request was answered as unknown. */
+  /** Receives an answer that comes after this request was answered as unknown. */
   late: (answer: Answer) => void
 }
 
@@ -16,13 +16,13 @@ interface Pending {
  * asked for meanwhile in the next.
  */
 export class OrderedRequests {
-  readonly #courier: Courier
+  readonly #batcher: Batcher
   #pending: Pending[] = []
   #state: 'idle' | 'scheduled' | 'sending' = 'idle'
   #onDrained: (() => void)[] = []
 
-  constructor(courier: Courier) {
-    this.#courier = courier
+  constructor(batcher: Batcher) {
+    this.#batcher = batcher
   }
 
   send(request: Pending): void {
@@ -46,12 +46,12 @@ export class OrderedRequests {
       return
     }
     this.#state = 'sending'
-    const sentAt = this.#courier.now
+    const sentAt = this.#batcher.now
     const late = (answers: Answer[]): void => {
       for (const [i, each] of batch.entries()) each.late(answers[i] as Answer)
     }
     const claims = batch.map(({ claim }) => claim)
-    void Promise.resolve(this.#courier.acquireInOrder(claims, late)).then((answers) => {
+    void Promise.resolve(this.#batcher.acquireInOrder(claims, late)).then((answers) => {
       // Each in turn: a callback that was granted first is called first.
       for (const [i, { answered }] of batch.entries()) answered(answers[i] as Answer, sentAt)
       this.#flush()
@@ -60,7 +60,7 @@ export class OrderedRequests {
 
   /** As many as one call can carry: a later one must not overtake those that another partition has to answer. */
   #nextBatch(): Pending[] {
-    const { store } = this.#courier
+    const { store } = this.#batcher
     const waiting = this.#pending.filter((each) => each.isWanted() || void each.answered(undefined, 0))
     this.#pending = []
     const [first] = waiting

@@ -1,9 +1,10 @@
-import type { World } from '../kit/world.js'
+import type { World } from '../util/world.js'
 import type { Renewal, Renewed, Store } from '../store.js'
-import type { Courier } from './courier.js'
+import type { Batcher } from './batcher.js'
 import { QUEUE_HEARTBEAT_MS, QUEUE_MS } from './retry-delay.js'
 import { isThenable } from './thenable.js'
 import { Alarm, Timers } from './timers.js'
+import { isRenewed } from './well-formed.js'
 
 /** Entries travel in calls of at most this many, where the store sets no bound of its own: one call must not block a server. */
 const MOST_PER_CALL = 500
@@ -20,7 +21,7 @@ export interface Queued {
  * waiters and of `createLocks` instances. A waiter that is not first sends no requests of its own.
  */
 export class QueueHeartbeat {
-  readonly #courier: Courier
+  readonly #batcher: Batcher
   readonly #world: World
   readonly #entries = new Map<string, Queued>()
   /** Pending acquisitions keep the process alive, and those that wait for ever have no other timer. */
@@ -28,14 +29,14 @@ export class QueueHeartbeat {
   readonly #alarm = new Alarm(() => this.#renew())
 
   /** All instances of one store object share one: the server is asked once for all of them. */
-  static of(store: Store, courier: Courier, world: World): QueueHeartbeat {
+  static of(store: Store, batcher: Batcher, world: World): QueueHeartbeat {
     let heartbeat = heartbeats.get(store)
-    if (!heartbeat) heartbeats.set(store, (heartbeat = new QueueHeartbeat(courier, world)))
+    if (!heartbeat) heartbeats.set(store, (heartbeat = new QueueHeartbeat(batcher, world)))
     return heartbeat
   }
 
-  private constructor(courier: Courier, world: World) {
-    this.#courier = courier
+  private constructor(batcher: Batcher, world: World) {
+    this.#batcher = batcher
     this.#world = world
     this.#timers = new Timers(world, true)
   }
@@ -67,7 +68,11 @@ export class QueueHeartbeat {
     const sentAt = this.#world.now()
     const renewals = batch.map(({ key, owner }): Renewal => ({ key, owner, ttlMs: QUEUE_MS, queued: true }))
     const unknown = (error: unknown): Renewed[] => batch.map(() => ({ outcome: 'unknown', error }))
-    const answers = this.#courier.within<Renewed[]>(() => this.#courier.store.renew(renewals), unknown)
+    const answers = this.#batcher.within<Renewed[]>(
+      { call: 'renew', items: batch.length },
+      () => this.#batcher.store.renew(renewals),
+      unknown,
+    )
     if (isThenable(answers)) void answers.then((settled) => this.#answered(batch, settled, sentAt))
     else this.#answered(batch, answers, sentAt)
   }
@@ -77,13 +82,13 @@ export class QueueHeartbeat {
     for (const [i, entry] of batch.entries()) {
       const answer = complete ? answers[i] : undefined
       // It may have been granted or have given up since.
-      if (answer && this.#entries.get(entry.owner) === entry) entry.renewed(answer, sentAt)
+      if (isRenewed(answer) && this.#entries.get(entry.owner) === entry) entry.renewed(answer, sentAt)
     }
   }
 
   /** By partition, as every call, and never too many at once. */
   #batches(): Queued[][] {
-    const { store } = this.#courier
+    const { store } = this.#batcher
     const groups = new Map<string | number, Queued[]>()
     for (const entry of this.#entries.values()) {
       const partition = store.partition?.(entry.key) ?? 0

@@ -17,7 +17,7 @@ const NEXT_IN_QUEUE_MS = 5
 const FEW_AHEAD = 3
 const SHORTEST_PAUSE_MS = 10
 const LONGEST_PAUSE_MS = 1_000
-/** A waiter that wants to see a record, and would be told of it: asks this often in case the notification was lost. */
+/** How often a waiter that seeks a record asks although it is subscribed: the notification may have been lost. */
 const RECORD_POLL_MS = 3_000
 /** Never ask again without any pause, also when a dead holder's time is up. */
 const LEAST_MS = 2
@@ -29,7 +29,7 @@ export interface RetryState {
   /** A notification would arrive. */
   armed: boolean
   exclusive: boolean
-  /** A lease that is handed off lasts no longer than this, and must be noticed in time where nobody would be told. */
+  /** A lease that is handed off lasts no longer than this: without a subscription the waiter must ask before that. */
   ttlMs: number
   /** It waits for what a holder leaves behind (`AcquireRequest.onRefusal`), and sees that only by asking. */
   seeksRecord: boolean

@@ -1,23 +1,28 @@
-import type { World } from '../kit/world.js'
-import type { Lease, Store, Watch } from '../store.js'
+import type { World } from '../util/world.js'
+import type { LeaseId, Store, Watch } from '../store.js'
+import { guarded } from './guarded.js'
+import { ignoreRejection } from './thenable.js'
 import { Alarm, type Timers } from './timers.js'
 
-/** Kept for a while after the last lock was released: the next one comes soon, and opening may cost a connection. */
+/** Kept for so long after the last lock was released, or twice that: the next one comes soon, and opening may cost a connection. */
 const LINGER_MS = 5_000
 /** So many revocations of leases that are not known here are remembered: their grant may still be on its way. */
 const MOST_REMEMBERED = 1_000
 
-/** Told of leases that were taken away: one subscription for all that this instance holds, opened with the first of them. */
+/** Notices leases that were revoked: one subscription for all that this instance holds, opened with the first of them. */
 export class Revocations {
   readonly #store: Store
   readonly #timers: Timers
   readonly #world: World
   readonly #find: (owner: string) => { token: bigint; lose: (why: 'revoked') => void } | undefined
   readonly #onError: (error: unknown) => void
-  readonly #early = new Set<string>()
-  readonly #linger = new Alarm(() => this.close())
+  /** By owner, the token that was revoked; undefined where owners are never used again. */
+  readonly #early = new Map<string, bigint | undefined>()
+  readonly #linger = new Alarm(() => this.#closeIfUnused())
   #watch: Watch | undefined
   #users = 0
+  /** A lock was held since `#linger` was set: setting that anew for every lock would cost as much as the lock in memory. */
+  #wasUsed = false
 
   constructor(
     store: Store,
@@ -35,41 +40,67 @@ export class Revocations {
     this.#onError = tools.onError
   }
 
-  /** Somebody holds something, or is about to. */
+  /** A lock is held, or about to be. */
   begin(): void {
     if (this.#users++ > 0 || !this.#store.watchRevoked) return
-    this.#timers.clear(this.#linger)
+    this.#wasUsed = true
     if (this.#watch) return
     try {
-      this.#watch = this.#store.watchRevoked((lease) => this.#revoked(lease))
+      this.#watch = this.#store.watchRevoked((lease) => guarded(() => this.#revoked(lease)))
+      ignoreRejection(this.#watch.ready)
     } catch (error) {
       this.#onError(error)
     }
   }
 
-  end(): void {
-    if (--this.#users > 0 || !this.#watch) return
-    this.#early.clear()
-    this.#timers.set(this.#linger, this.#world.now() + LINGER_MS, LINGER_MS, LINGER_MS / 2)
+  /** A revocation would be heard of right now. */
+  get isLive(): boolean {
+    try {
+      return this.#watch?.live() === true
+    } catch (error) {
+      this.#onError(error)
+      return false
+    }
   }
 
-  /** Whether this grant was revoked before its answer had arrived. */
-  wasRevoked(owner: string): boolean {
-    return this.#early.size > 0 && this.#early.delete(owner)
+  end(): void {
+    if (--this.#users > 0 || !this.#watch) return
+    // To clear an empty map allocates a new one.
+    if (this.#early.size > 0) this.#early.clear()
+    if (!this.#linger.queue) this.#closeLater()
+  }
+
+  /** Whether this grant was revoked before its answer had arrived. An earlier one of the same owner says nothing of it. */
+  wasRevoked(owner: string, token: bigint): boolean {
+    if (this.#early.size === 0 || !this.#early.has(owner)) return false
+    const revoked = this.#early.get(owner)
+    this.#early.delete(owner)
+    return revoked === undefined || revoked >= token
   }
 
   close(): void {
     this.#timers.clear(this.#linger)
     const watch = this.#watch
     this.#watch = undefined
-    watch?.close()
+    if (watch) guarded(() => watch.close())
   }
 
-  #revoked({ owner, token }: Lease): void {
+  #closeLater(): void {
+    this.#wasUsed = false
+    this.#timers.set(this.#linger, this.#world.now() + LINGER_MS, LINGER_MS, LINGER_MS / 2)
+  }
+
+  #closeIfUnused(): void {
+    if (this.#users > 0) return
+    if (this.#wasUsed) this.#closeLater()
+    else this.close()
+  }
+
+  #revoked({ owner, token }: LeaseId): void {
     const lease = this.#find(owner)
     if (!lease) {
       if (this.#early.size >= MOST_REMEMBERED) this.#early.clear()
-      this.#early.add(owner)
+      this.#early.set(owner, token)
     } else if (token === undefined || token === lease.token) lease.lose('revoked')
   }
 }

@@ -1,4 +1,6 @@
 import type { Awaitable, Store, StoreEvent, Watch } from '../store.js'
+import { guarded, warn } from './guarded.js'
+import { ignoreRejection } from './thenable.js'
 import { Alarm, type Timers } from './timers.js'
 
 /**
@@ -9,35 +11,54 @@ const LINGER_MS = 5_000
 
 type Listener = (event: StoreEvent) => void
 
-/** One subscription in the store per key, however many in this process use it. Each use is a handle that ends it. */
+export interface SubscriptionsHost {
+  onError: (error: unknown) => void
+  /** A pushed grant of this key; for all keys if it is undefined. */
+  onGrant: (key: string | undefined, event: StoreEvent) => void
+}
+
+/**
+ * One subscription in the store per key, however many in this process use it, and one for the pushed grants of all keys. Each
+ * use is a handle that ends it.
+ */
 export class Subscriptions {
   readonly #store: Store
   readonly #timers: Timers
-  readonly #onError: (error: unknown) => void
-  readonly #all = new Map<string, SharedSubscription>()
-  /** Those that only have to hear of grants, where the store can tell them apart. */
-  readonly #grantsOnly = new Map<string, SharedSubscription>()
+  readonly #host: SubscriptionsHost
+  readonly #byKey = new Map<string, SharedSubscription>()
+  #grants: SharedSubscription | undefined
 
-  constructor(store: Store, timers: Timers, onError: (error: unknown) => void) {
+  constructor(store: Store, timers: Timers, host: SubscriptionsHost) {
     this.#store = store
     this.#timers = timers
-    this.#onError = onError
+    this.#host = host
   }
 
   /** Undefined where the store has no wake-ups, or could not subscribe: the caller then polls. */
-  open(key: string, listener?: Listener, only?: 'granted'): Subscription | undefined {
-    const shared = this.#find(key, only) ?? this.#create(key, only)
+  open(key: string, listener?: Listener): Subscription | undefined {
+    const shared = this.#byKey.get(key) ?? this.#create(key)
     return shared?.use(listener)
   }
 
-  /** Whether events of this key arrive already, for somebody who was here a moment ago. */
-  isLive(key: string, only?: 'granted'): boolean {
-    return this.#find(key, only)?.live() ?? false
+  /** Undefined where the store does not push the grants of all keys through one subscription, or could not subscribe. */
+  openGrants(): Subscription | undefined {
+    this.#grants ??= this.#createGrants()
+    return this.#grants?.use(undefined)
+  }
+
+  /** Whether pushed grants of all keys arrive, because a queue needs them or needed them a moment ago. */
+  get grantsLive(): boolean {
+    return this.#grants?.live() ?? false
+  }
+
+  /** Whether events of this key arrive already, because of a use that ended a moment ago. */
+  isLive(key: string): boolean {
+    return this.#byKey.get(key)?.live() ?? false
   }
 
   /** This process released the key itself: the release will be announced to all who subscribed. */
   expectRelease(key: string): void {
-    const shared = this.#all.get(key)
+    const shared = this.#byKey.get(key)
     if (shared?.live()) shared.expectsRelease = true
   }
 
@@ -47,35 +68,46 @@ export class Subscriptions {
   }
 
   closeAll(): void {
-    for (const map of [this.#all, this.#grantsOnly]) {
-      for (const shared of map.values()) shared.end()
-      map.clear()
-    }
+    for (const shared of this.#byKey.values()) shared.end()
+    this.#byKey.clear()
+    this.#grants?.end()
   }
 
-  #find(key: string, only: 'granted' | undefined): SharedSubscription | undefined {
-    return this.#mapFor(only).get(key)
-  }
-
-  #create(key: string, only: 'granted' | undefined): SharedSubscription | undefined {
-    if (!this.#store.watch) return undefined
-    const map = this.#mapFor(only)
+  #create(key: string): SharedSubscription | undefined {
+    const { watch } = this.#store
+    if (!watch) return undefined
     const shared: SharedSubscription = new SharedSubscription(this.#timers, () => {
-      if (map.get(key) === shared) map.delete(key)
+      if (this.#byKey.get(key) === shared) this.#byKey.delete(key)
     })
-    try {
-      shared.begin(this.#store.watch(key, (event) => shared.notify(event), only))
-    } catch (error) {
-      this.#onError(error)
-      return undefined
-    }
-    map.set(key, shared)
+    if (!this.#begin(shared, () => watch.call(this.#store, key, (event) => shared.hear(event)))) return undefined
+    this.#byKey.set(key, shared)
     return shared
   }
 
-  /** One subscription is enough where both kinds hear the same. */
-  #mapFor(only: 'granted' | undefined): Map<string, SharedSubscription> {
-    return only && this.#store.hearsGrants ? this.#grantsOnly : this.#all
+  #createGrants(): SharedSubscription | undefined {
+    const { watchGrants } = this.#store
+    if (!watchGrants) return undefined
+    const shared: SharedSubscription = new SharedSubscription(this.#timers, () => {
+      if (this.#grants === shared) this.#grants = undefined
+    })
+    const hear = (key: string | undefined, event: StoreEvent): void => {
+      try {
+        this.#host.onGrant(key, event)
+      } catch (error) {
+        warn(error)
+      }
+    }
+    return this.#begin(shared, () => watchGrants.call(this.#store, hear)) ? shared : undefined
+  }
+
+  #begin(shared: SharedSubscription, subscribe: () => Watch): boolean {
+    try {
+      shared.begin(subscribe())
+      return true
+    } catch (error) {
+      this.#host.onError(error)
+      return false
+    }
   }
 }
 
@@ -105,6 +137,7 @@ class SharedSubscription {
 
   begin(watch: Watch): void {
     this.#watch = watch
+    ignoreRejection(watch.ready)
   }
 
   use(listener: Listener | undefined): Subscription {
@@ -128,7 +161,16 @@ class SharedSubscription {
     return this.#watch?.live() ?? false
   }
 
-  notify(event: StoreEvent): void {
+  /** What a store sends may be nonsense, and what it sets off may throw: neither is for the store to bear. */
+  hear(event: StoreEvent): void {
+    try {
+      this.#notify(event)
+    } catch (error) {
+      warn(error)
+    }
+  }
+
+  #notify(event: StoreEvent): void {
     if (event.type === 'freed') this.expectsRelease = false
     // A copy: a listener may subscribe or close while it is called.
     if (this.#users.size === 1) for (const { listener } of this.#users) return void listener?.(event)
@@ -141,7 +183,7 @@ class SharedSubscription {
     this.#users.clear()
     const watch = this.#watch
     this.#watch = undefined
-    watch?.close()
+    if (watch) guarded(() => watch.close())
   }
 }
 

@@ -1,9 +1,9 @@
-import type { Cancel, World } from '../kit/world.js'
+import type { Cancel, World } from '../util/world.js'
 import { warn } from './guarded.js'
 
 /**
- * Something that is due at a time. Whoever wants to be called extends this: no timer object, no closure, and setting
- * and clearing cost a few pointers, because most leases are released long before anything about them is due.
+ * Something that is due at a time. Subclasses are called back: no timer object, no closure, and setting and clearing
+ * cost a few pointers, because most leases are released long before anything about them is due.
  */
 export abstract class Timed {
   /** @internal */ dueAt = 0
@@ -33,7 +33,7 @@ export class Timers {
   readonly #world: World
   readonly #keepAlive: boolean
   readonly #queues = new Map<number, Queue>()
-  /** What is due some time, nobody has said when. */
+  /** Items without a due time yet. */
   readonly #parked: Queue = { delay: Number.POSITIVE_INFINITY, earlyMs: 0, first: undefined, last: undefined }
   #latestQueue: Queue | undefined
   #cancel: Cancel | undefined
@@ -66,7 +66,7 @@ export class Timers {
     if (dueAt < this.#armedFor) this.#arm(dueAt)
   }
 
-  /** Belongs here, and will be told when it is due: the real timer is not touched, which would cost more than all the rest. */
+  /** Adds it without a due time, which `set` gives later: the real timer, the expensive part, is not touched. */
   park(item: Timed): void {
     this.#count++
     item.queue = this.#parked
@@ -76,9 +76,24 @@ export class Timers {
     this.#parked.last = item
   }
 
+  /** Puts `item` where `before` is, which is not due any more. Costs a few pointers, whatever the list. */
+  replace(before: Timed, item: Timed): void {
+    const { queue, dueAt } = before
+    if (!queue) return
+    item.dueAt = dueAt
+    item.queue = queue
+    item.before = before.before
+    item.after = before.after
+    if (item.before) item.before.after = item
+    else queue.first = item
+    if (item.after) item.after.before = item
+    else queue.last = item
+    before.queue = before.before = before.after = undefined
+  }
+
   /**
    * The timer itself is left as it is: it finds nothing to do, which is cheaper than setting it anew for the next. But
-   * nobody is kept alive for nothing.
+   * no process is kept alive for nothing.
    */
   clear(item: Timed): void {
     if (!item.queue) return
@@ -174,16 +189,16 @@ export class Timers {
   }
 }
 
-/** A thing that is due, as a callback. */
+/** A callback that is due at a time. */
 export class Alarm extends Timed {
-  readonly #ring: () => void
+  readonly #callback: () => void
 
-  constructor(ring: () => void) {
+  constructor(callback: () => void) {
     super()
-    this.#ring = ring
+    this.#callback = callback
   }
 
   override due(): void {
-    this.#ring()
+    this.#callback()
   }
 }

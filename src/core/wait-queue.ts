@@ -1,65 +1,133 @@
-import type { Awaitable, Refusal, StoreEvent } from '../store.js'
-import type { Acquisition } from './acquisition.js'
-import type { Ask } from './ask.js'
-import type { Engine } from './engine.js'
-import type { Subscription } from './subscriptions.js'
+import type { LeaseholdError } from '../errors.js'
+import type { Awaitable, Refusal, Store, StoreEvent } from '../store.js'
+import type { World } from '../util/world.js'
+import type { Batcher } from './batcher.js'
+import type { AcquireRequest } from './request.js'
+import type { Subscription, Subscriptions } from './subscriptions.js'
+import type { Tenancy } from './tenancy.js'
 
-/** So many acquisitions that may hold the key together ask beside each other; the rest wait here. */
+/** At most this many acquisitions that may hold the key together send requests side by side; the rest wait here. */
 const ABREAST = 64
+
+/** An acquisition, as its wait queue sees it. */
+export interface Waiter {
+  readonly request: AcquireRequest
+  readonly owner: string
+  /** Neighbours in the queue. */
+  previous: Waiter | undefined
+  next: Waiter | undefined
+  /** Its turn has come: it has sent a request, or is about to. */
+  readonly begun: boolean
+  /** It was granted or has given up, and is about to leave. */
+  readonly settled: boolean
+  readonly granted: boolean
+  /** Shared claims may ask side by side; an exclusive one only when it is first. */
+  readonly exclusive: boolean
+  /** The server may keep its request open. */
+  readonly hasOpenRequest: boolean
+  /** `ordered`: it must not overtake, nor be overtaken by, what this instance asked for before. */
+  begin(ordered: boolean): void
+  hear(event: StoreEvent): void
+  /** Another one is behind it now. */
+  followed(): void
+  /** Ask the store again. */
+  notify(): void
+}
+
+/** What a wait queue needs from its instance. */
+export interface WaitQueueHost<W extends Waiter> {
+  readonly store: Store
+  readonly world: World
+  readonly batcher: Batcher
+  readonly subscriptions: Subscriptions
+  /** The last acquisition has left the queue. */
+  queueEmptied(queue: WaitQueue<W>): void
+}
 
 /**
  * The acquisitions of this process that wait for one key, in order. Only the first of them has an entry in the store's
  * queue, unless they ask for more: nothing there grows with the number of waiters, and processes take turns.
  */
-export class WaitQueue {
+export class WaitQueue<W extends Waiter = Waiter> {
   readonly key: string
-  readonly #engine: Engine
-  #first: Acquisition | undefined
-  #last: Acquisition | undefined
+  readonly #host: WaitQueueHost<W>
+  #first: W | undefined
+  #last: W | undefined
+  /** A use of the instance's subscription to the pushed grants of all keys. */
+  #grants: Subscription | undefined
+  /** To this key alone: where its waiters need more than grants, or grants of all keys do not arrive. */
   #subscription: Subscription | undefined
   #subscribing: Promise<boolean> | undefined
   #pumping = false
-  /** Most events name the owner they are for: with thousands of waiters, not each of them can look at each event. */
-  readonly #byOwner = new Map<string, Acquisition>()
+  /**
+   * Most events name the owner they are for: with thousands of waiters, each event must not be shown to each of them. Made for
+   * the second waiter: most queues never have one, and a map for each of them shows in the price of a lock.
+   */
+  #byOwner: Map<string, W> | undefined = undefined
   /** How many have not had their turn yet. */
   #notBegun = 0
-  /** How many of them enter the store's queue whoever is before them here. */
+  /** How many of them enter the store's queue although others are before them here. */
   #queueInStore = 0
-  /** Which events they have to hear of. */
-  readonly #only: 'granted' | undefined
-  /** What the store last told any of them: those behind, who have not asked yet, wait for the same reason. */
+  /** Pushed grants are all that its waiters have to hear of: they seek no record. */
+  readonly #grantsOnly: boolean
+  /** What the store last answered to any of them: those that have not asked yet wait for the same reason. */
   latestRefusal: Refusal | undefined = undefined
+  /** Why a request of any of them last failed. */
+  latestFailure: LeaseholdError | undefined = undefined
+  /** Set while the lease of this key is passed on inside this process: none of its waiters asks the store then. */
+  tenancy: Tenancy | undefined = undefined
+  #lastTenancy: { owner: string; endedAt: number } | undefined = undefined
+  /** On a store that blocks: when an acquisition left that was granted, and one whose request the server may have kept open. */
+  grantedAt: number = Number.NEGATIVE_INFINITY
+  openRequestEndedAt: number = Number.NEGATIVE_INFINITY
 
-  constructor(engine: Engine, { key, onRefusal }: Ask) {
-    this.#engine = engine
+  constructor(host: WaitQueueHost<W>, { key, onRefusal }: AcquireRequest) {
+    this.#host = host
     this.key = key
-    this.#only = onRefusal ? undefined : 'granted'
+    this.#grantsOnly = onRefusal === undefined
   }
 
   /** A notification for a request sent now would arrive. */
   get armed(): boolean {
-    const { subscriptions, store } = this.#engine
+    const { subscriptions } = this.#host
+    if (this.#grantsOnly && subscriptions.grantsLive) return true
     if (this.#subscription) return this.#subscription.live()
-    // Somebody here waited for the key a moment ago, and the subscription is still there.
-    if (!this.#subscribing && subscriptions.isLive(this.key, this.#only)) {
-      this.#subscription = subscriptions.open(this.key, this.#hear, this.#only)
+    // An acquisition of this process waited for the key a moment ago, and its subscription is still open.
+    if (!this.#subscribing && subscriptions.isLive(this.key)) {
+      this.#subscription = subscriptions.open(this.key, this.#hear)
     }
-    return this.#subscription !== undefined || (this.#only !== undefined && store.hearsGrants?.() === true)
+    return this.#subscription !== undefined
   }
 
-  /** This process released the key a moment ago, and others who wait may not have been told yet. */
+  /** This process released the key a moment ago, and waiters in other processes may not have been notified yet. */
   get justReleased(): boolean {
     return this.armed && this.#subscription?.expectsRelease === true
   }
 
-  join(acquisition: Acquisition): void {
+  /** The server may keep a request of one of them open: the key is busy then, as far as anybody can tell. */
+  get hasOpenRequest(): boolean {
+    for (let each: Waiter | undefined = this.#first; each?.begun; each = each.next) if (each.hasOpenRequest) return true
+    return false
+  }
+
+  enqueue(acquisition: W): void {
     acquisition.previous = this.#last
     if (this.#last) this.#last.next = acquisition
     else this.#first = acquisition
     this.#last = acquisition
-    this.#byOwner.set(acquisition.owner, acquisition)
+    const first = this.#first as W
+    if (this.#byOwner) this.#byOwner.set(acquisition.owner, acquisition)
+    else if (first.next) this.#byOwner = new Map([first, acquisition].map((each) => [each.owner, each]))
     this.#notBegun++
-    if (acquisition.ask.queueInStore) this.#queueInStore++
+    if (acquisition.request.queueInStore) this.#queueInStore++
+    if (first.next === acquisition) first.followed()
+  }
+
+  /** The first one that still waits. */
+  get head(): W | undefined {
+    let head = this.#first
+    while (head?.settled) head = head.next as W | undefined
+    return head
   }
 
   /** The first one asks again now. */
@@ -73,23 +141,27 @@ export class WaitQueue {
   }
 
   /** It asks under another owner from now on. */
-  renamed(acquisition: Acquisition, before: string): void {
-    this.#byOwner.delete(before)
-    this.#byOwner.set(acquisition.owner, acquisition)
+  renamed(acquisition: W, before: string): void {
+    this.#byOwner?.delete(before)
+    this.#byOwner?.set(acquisition.owner, acquisition)
   }
 
-  leave(acquisition: Acquisition): void {
-    const { previous, next } = acquisition
+  leave(acquisition: W): void {
+    const { previous, next } = acquisition as { previous: W | undefined; next: W | undefined }
     if (previous) previous.next = next
     else if (this.#first === acquisition) this.#first = next
     else return
     if (next) next.previous = previous
     else this.#last = previous
     acquisition.previous = acquisition.next = undefined
-    this.#byOwner.delete(acquisition.owner)
-    if (acquisition.ask.queueInStore) this.#queueInStore--
-    if (this.#first) this.#pumpSoon()
-    else this.#disband()
+    if (this.#host.store.blocks) {
+      if (acquisition.granted) this.grantedAt = this.#host.world.now()
+      else if (acquisition.hasOpenRequest) this.openRequestEndedAt = this.#host.world.now()
+    }
+    this.#byOwner?.delete(acquisition.owner)
+    if (acquisition.request.queueInStore) this.#queueInStore--
+    if (!this.#first) this.#emptied()
+    else if (!this.#awaitsTenancy()) this.#pumpSoon()
   }
 
   /** Not at once: when many leave together, those in between should not ask just before they leave. */
@@ -102,18 +174,40 @@ export class WaitQueue {
     })
   }
 
-  /** Lets those ask whose turn it is. Nobody here is overtaken by one that has to enter the store's queue at once. */
+  /** Begins the acquisitions whose turn it is. One that has to enter the store's queue at once overtakes nobody here. */
   pump(): void {
-    if (this.#notBegun === 0) return
+    if (this.#notBegun === 0 || this.#awaitsTenancy()) return
+    this.tenancy?.end()
     let abreast = 0
     let toCome = this.#queueInStore
-    for (let acquisition = this.#first; acquisition; acquisition = acquisition.next) {
+    for (let acquisition: Waiter | undefined = this.#first; acquisition; acquisition = acquisition.next) {
       if (toCome === 0 && abreast > 0 && (acquisition.exclusive || abreast >= ABREAST)) return
       if (!acquisition.begun) acquisition.begin(toCome > 0)
-      if (acquisition.ask.queueInStore) toCome--
+      if (acquisition.request.queueInStore) toCome--
       if (toCome === 0 && acquisition.exclusive) return
       abreast++
     }
+  }
+
+  /** The lease will be passed on to the first waiter: it need not ask. One with an entry in the store's queue is served by the store. */
+  #awaitsTenancy(): boolean {
+    if (!this.tenancy || this.#queueInStore > 0) return false
+    const { head } = this
+    return head !== undefined && !head.begun && this.tenancy.suits(head.request)
+  }
+
+  /** What a waiter that began at this time knows without an answer of the store: a lock of this process was in its way. */
+  busyHere(since: number): Refusal | undefined {
+    const last = this.#lastTenancy
+    const owner = this.tenancy?.lease.owner ?? (last && since <= last.endedAt ? last.owner : undefined)
+    return owner === undefined ? undefined : { granted: false, blocker: { owner } }
+  }
+
+  tenancyEnded(): void {
+    if (!this.tenancy) return
+    this.#lastTenancy = { owner: this.tenancy.lease.owner, endedAt: this.#host.world.now() }
+    this.tenancy = undefined
+    if (this.#first) this.#pumpSoon()
   }
 
   /**
@@ -121,69 +215,93 @@ export class WaitQueue {
    * the caller asks again. `wasArmed`: whether it would have been heard when that request was sent.
    */
   arm(wasArmed: boolean): Awaitable<boolean> {
-    const { store, subscriptions } = this.#engine
+    const { store, subscriptions } = this.#host
     if (this.#subscription || !store.watch) return false
-    if (wasArmed && !this.#subscribing && this.#only && store.hearsGrants?.()) {
-      this.#subscription = subscriptions.open(this.key, this.#hear, this.#only)
-      if (this.#subscription?.live()) return false
-      this.#unsubscribe()
+    if (this.#grantsOnly && subscriptions.grantsLive) {
+      this.#grants ??= subscriptions.openGrants()
+      return !wasArmed
     }
     return this.#subscribing ?? this.#subscribe()
   }
 
-  *[Symbol.iterator](): Generator<Acquisition> {
+  /** A pushed grant of this key, or a hint to ask again. */
+  hearGrant(event: StoreEvent): void {
+    // Its own subscription brings the same.
+    if (!this.#subscription?.live()) this.#hear(event)
+  }
+
+  *[Symbol.iterator](): Generator<W> {
     let acquisition = this.#first
     while (acquisition) {
-      const { next } = acquisition
+      const next = acquisition.next as W | undefined
       yield acquisition
       acquisition = next
     }
   }
 
+  /** To the grants of all keys, if that suffices and the store pushes them; else to this key. */
   #subscribe(): Awaitable<boolean> {
-    const subscription = this.#engine.subscriptions.open(this.key, this.#hear, this.#only)
+    const grants = this.#grantsOnly && !this.#grants ? this.#host.subscriptions.openGrants() : undefined
+    if (!grants) return this.#subscribeToKey()
+    this.#grants = grants
+    return this.#whenReady(grants, (alive) => (alive && grants.live()) || this.#subscribeToKey())
+  }
+
+  #subscribeToKey(): Awaitable<boolean> {
+    // All left meanwhile.
+    if (!this.#first) return false
+    const subscription = this.#host.subscriptions.open(this.key, this.#hear)
     if (!subscription) return false
-    const { ready } = subscription
-    const began = (alive: boolean): boolean => {
-      this.#subscribing = undefined
+    return this.#whenReady(subscription, (alive) => {
       this.#subscription = subscription
-      // All left meanwhile.
       if (!this.#first) this.#unsubscribe()
       return alive
-    }
+    })
+  }
+
+  #whenReady({ ready }: Subscription, began: (alive: boolean) => Awaitable<boolean>): Awaitable<boolean> {
     if (typeof ready === 'boolean') return began(ready)
-    const { courier } = this.#engine
+    const { batcher } = this.#host
     this.#subscribing = Promise.resolve(
-      courier.within(
+      batcher.within(
+        { call: 'watch', items: 1 },
         () => ready,
         () => false,
       ),
-    ).then(began)
+    ).then((alive) => {
+      this.#subscribing = undefined
+      return began(alive)
+    })
     return this.#subscribing
   }
 
   readonly #hear = (event: StoreEvent): void => {
     if ('owner' in event && event.owner !== undefined) {
-      const named = this.#byOwner.get(event.owner)
+      const first = this.#first?.owner === event.owner ? this.#first : undefined
+      const named = this.#byOwner ? this.#byOwner.get(event.owner) : first
       if (named?.begun) named.hear(event)
       return
     }
     let acquisition = this.#first
-    // Those behind have not asked yet, and have nothing to hear.
+    // Those behind have not asked yet, so no event concerns them.
     while (acquisition?.begun) {
-      const { next }: Acquisition = acquisition
+      const next = acquisition.next as W | undefined
       acquisition.hear(event)
       acquisition = next
     }
   }
 
-  #disband(): void {
-    this.#engine.disbanded(this)
+  #emptied(): void {
+    this.tenancy?.end()
+    this.#host.queueEmptied(this)
     this.#unsubscribe()
   }
 
   #unsubscribe(): void {
-    this.#subscription?.close(this.#engine.world.now())
-    this.#subscription = undefined
+    if (!this.#subscription && !this.#grants) return
+    const now = this.#host.world.now()
+    this.#subscription?.close(now)
+    this.#grants?.close(now)
+    this.#subscription = this.#grants = undefined
   }
 }

@@ -1,10 +1,10 @@
 import ipaddr from 'ipaddr.js'
 
-/** IPv4 addresses inside IPv6, as a translator writes them (RFC 6052, RFC 8215). */
+/** The IPv6 prefix in which a translator puts IPv4 addresses (RFC 6052, RFC 8215). */
 const NAT64 = ipaddr.parseCIDR('64:ff9b::/96') as [ipaddr.IPv6, number]
 
 /**
- * Whose budget a request counts against when nothing better is known: the address of the client. A household or a
+ * The key of a client when nothing better than its address is known. A household or a
  * rented machine has a /64 of IPv6 addresses at the least, so those count as one. IPv4 addresses count by themselves, also
  * inside IPv6, and without the port that some proxies add.
  */

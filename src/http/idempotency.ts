@@ -1,55 +1,61 @@
 import { createHash } from 'node:crypto'
 import { parseItem } from 'structured-headers'
 import { InvalidOptionError, LockTimeoutError } from '../errors.js'
-import { type Duration, milliseconds } from '../kit/duration.js'
+import { type Duration, milliseconds } from '../util/duration.js'
 import type { Locks } from '../locks.js'
 import { IdempotentRun } from './idempotent-run.js'
-import { isLocks, knownOptions, runRecorded, type RunTerms } from './internals.js'
+import { isLocks, knownOptions, runRecorded, type RecordedRunOptions } from './internals.js'
 import { PROBLEM_TYPE, type Problem, problemBody } from './problem.js'
 import { type RecordedResponse, replayOf, type WholeResponse } from './recorded-response.js'
 
 /** Options of the idempotency middleware. `A` is what the handler of your framework is called with. */
 export interface IdempotencyOptions<A extends unknown[]> {
   /**
-   * Whose key it is: a user or a tenant, never a token that is refreshed. Without it one user could read the response of
-   * another. `() => ''` says on purpose that all callers share their keys.
+   * The owner of the key: a user or a tenant, never a token that is refreshed. Without it one user could read the response
+   * of another. `() => ''` says on purpose that all callers share their keys.
    */
   scope: (...args: A) => string | Promise<string>
   /** Default `Idempotency-Key`. */
   header?: string
-  /** Which methods it is for; others pass. Default POST and PATCH: the rest is idempotent by itself. */
+  /** Methods that need a key; requests with others pass. Default POST and PATCH: the rest is idempotent by itself. */
   methods?: readonly string[]
   /** Refuse requests without a key with 400. Default false: they pass. */
   required?: boolean
   /** How long a response is remembered. Default 1d. */
   retain?: Duration
-  /** A process that dies, or a response that breaks off, blocks its key for at most this long. Default: that of the locks. */
+  /**
+   * A process that dies, or a response that breaks off, blocks its key for at most this long. Default: that of the
+   * locks.
+   */
   ttl?: Duration
-  /** How long a second request waits for the first to end, before it is told 409. Default 0. */
+  /** How long a second request waits for the first to end, before it gets 409. Default 0. */
   wait?: Duration
   /** A handler that hangs blocks its key for at most this long. Default 1h. */
   maxHold?: Duration
-  /** Larger responses pass through; only their status is recorded, and a repeat is told 409. Default and most: 1 MB. */
+  /** Larger responses pass through; only their status is recorded, and a repeat gets 409. Default and most: 1 MB. */
   maxBytes?: number
-  /** What a repeat must have in common with the first request, besides method and URL. Default: the body. */
+  /** The part of a request that a repeat must have in common with the first, besides method and URL. Default: the body. */
   fingerprint?: (...args: A) => string | Uint8Array | Promise<string | Uint8Array>
-  /** Which responses are final. Default: those below 500 but 401, 408, 425 and 429, after which a client tries again. */
+  /**
+   * Whether a response with this status is final. Default: below 500, but not 401, 408, 425 and 429, after which a
+   * client tries again.
+   */
   record?: (status: number) => boolean
 }
 
-/** A request, as far as idempotency goes. */
+/** The part of a request that idempotency needs, whatever the framework. */
 export interface KeyedRequest<A extends unknown[]> {
   args: A
   method: string
   /** Path and query. */
   url: string
   key: string | undefined
-  /** What was sent. */
+  /** The body as it was sent. */
   body: () => Uint8Array | string | Promise<Uint8Array | string>
 }
 
-/** What the caller of the middleware has to do: pass the request on, answer it, or run the handler. */
-export type Verdict =
+/** What the adapter of a framework has to do: pass the request on, answer it, or run the handler. */
+export type IdempotencyDecision =
   | { kind: 'pass' }
   | { kind: 'answer'; response: WholeResponse }
   | { kind: 'run'; run: IdempotentRun }
@@ -59,13 +65,13 @@ const OPTIONS = [
   ...['maxHold', 'maxBytes', 'fingerprint', 'record'],
 ]
 
-/** In base64 this is what a record can carry. */
-const LARGEST_BODY = 1_048_576
+/** The largest body that is recorded, in bytes: in base64 it still fits into a record. */
+const MAX_BODY_BYTES = 1_048_576
 
-/** A client is expected to send the same request again after these, and to be served then. */
+/** Statuses after which a client is expected to send the same request again, and to be served then. */
 const TRY_AGAIN = new Set([401, 408, 425, 429])
 
-/** The rules, whatever the framework. */
+/** The rules of idempotency, for all frameworks. */
 export class Idempotency<A extends unknown[]> {
   readonly header: string
   readonly maxBytes: number
@@ -73,7 +79,7 @@ export class Idempotency<A extends unknown[]> {
   readonly #options: IdempotencyOptions<A>
   readonly #methods: ReadonlySet<string>
   readonly #maxHoldMs: number
-  readonly #terms: RunTerms
+  readonly #terms: RecordedRunOptions
 
   constructor(locks: Locks, options: IdempotencyOptions<A>) {
     if (!isLocks(locks)) throw new InvalidOptionError('locks', locks, 'what createLocks returns')
@@ -100,7 +106,7 @@ export class Idempotency<A extends unknown[]> {
     return this.#methods.has(method ?? '')
   }
 
-  async begin(request: KeyedRequest<A>): Promise<Verdict> {
+  async begin(request: KeyedRequest<A>): Promise<IdempotencyDecision> {
     const key = keyFrom(request.key)
     if (key === undefined) return this.#options.required ? answer(missing(this.header)) : { kind: 'pass' }
     if (key.length === 0 || key.length > 255) return answer(unusable(this.header))
@@ -112,7 +118,7 @@ export class Idempotency<A extends unknown[]> {
     return this.#runOrReplay(`http:${digest(scope, key)}`, digest(request.method, request.url, await body))
   }
 
-  #runOrReplay(name: string, fingerprint: string): Promise<Verdict> {
+  #runOrReplay(name: string, fingerprint: string): Promise<IdempotencyDecision> {
     const { record = isFinal } = this.#options
     return new Promise((resolve, reject) => {
       let run: IdempotentRun | undefined
@@ -123,7 +129,7 @@ export class Idempotency<A extends unknown[]> {
           new Promise((keep, drop) => {
             const facts = { lock, fingerprint, maxHoldMs: this.#maxHoldMs, recordable: record }
             run = new IdempotentRun(facts, { record: keep, drop })
-            // In its own turn, when `outcome` is known.
+            // In a microtask, because `outcome` is assigned only after this function has returned.
             queueMicrotask(() => {
               run?.watch(outcome)
               resolve({ kind: 'run', run: run as IdempotentRun })
@@ -150,12 +156,12 @@ function isFinal(status: number): boolean {
 }
 
 function bytesFrom(maxBytes: unknown): number {
-  if (maxBytes === undefined) return LARGEST_BODY
-  if (typeof maxBytes === 'number' && maxBytes >= 0 && maxBytes <= LARGEST_BODY) return maxBytes
-  throw new InvalidOptionError('maxBytes', maxBytes, `a number of bytes up to ${LARGEST_BODY}`)
+  if (maxBytes === undefined) return MAX_BODY_BYTES
+  if (typeof maxBytes === 'number' && maxBytes >= 0 && maxBytes <= MAX_BODY_BYTES) return maxBytes
+  throw new InvalidOptionError('maxBytes', maxBytes, `a number of bytes up to ${MAX_BODY_BYTES}`)
 }
 
-/** The draft has a string in quotes; most clients send the bare key. */
+/** The IETF draft has a string in quotes; most clients send the bare key. */
 function keyFrom(header: string | undefined): string | undefined {
   const text = header?.trim()
   if (!text?.startsWith('"')) return text
@@ -173,12 +179,12 @@ function digest(...parts: (string | Uint8Array)[]): string {
   return hash.digest('hex')
 }
 
-function replay(recorded: RecordedResponse): Verdict {
+function replay(recorded: RecordedResponse): IdempotencyDecision {
   const response = replayOf(recorded)
   return response ? { kind: 'answer', response } : answer(tooLarge(recorded.status))
 }
 
-function answer(problem: Problem): Verdict {
+function answer(problem: Problem): IdempotencyDecision {
   const headers: [string, string][] = [...Object.entries(problem.headers), ['Content-Type', PROBLEM_TYPE]]
   const body = Buffer.from(problemBody(problem))
   return { kind: 'answer', response: { status: problem.status, message: '', headers, body } }

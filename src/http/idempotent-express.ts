@@ -1,13 +1,16 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import type { ServerResponse } from 'node:http'
 import type { Locks } from '../locks.js'
-import { interceptInPlace } from './front-response.js'
+import { interceptInPlace } from './response-interception.js'
 import { Idempotency, type IdempotencyOptions } from './idempotency.js'
 import type { IdempotentRun } from './idempotent-run.js'
 import { isAnswered, keyedRequest, type NodeMiddleware, type NodeRequest, sendWhole } from './node-request.js'
 import { headOf, ResponseCapture } from './response-capture.js'
 
-/** Which run the code belongs to that ends a response: a timer that was set before the middleware belongs to none. */
+/**
+ * The run to which the current code belongs. A timer that was set before the middleware belongs to none: its answer is
+ * a time-out.
+ */
 const currentRun = new AsyncLocalStorage<IdempotentRun>()
 
 /**
@@ -15,8 +18,8 @@ const currentRun = new AsyncLocalStorage<IdempotentRun>()
  * with the same `Idempotency-Key` are served once, and a repetition gets the same response. A response is sent when it has
  * been recorded; one that is written in pieces passes as it is written, and its end waits for the record.
  *
- * Middleware cannot see when the handler returns. After a 408, 503 or 504, or a response that somebody else ended (a
- * time-out), the key stays in progress until the ttl: choose one that is longer than the handler takes, or use
+ * Middleware cannot see when the handler returns. After a 408, 503 or 504, or a response that other code than the handler
+ * ended (a time-out), the key stays in progress until the ttl: choose one that is longer than the handler takes, or use
  * `idempotentHandler`, which knows.
  *
  * @example
@@ -31,12 +34,12 @@ export function idempotentExpress<Req extends NodeRequest, Res extends ServerRes
   const idempotency = new Idempotency<[Req, Res]>(locks, options)
   return (request, response, next) => {
     if (!idempotency.concerns(request.method)) return next()
-    idempotency.begin(keyedRequest(idempotency, request, response)).then((verdict) => {
-      if (verdict.kind === 'pass') next()
-      else if (verdict.kind === 'answer') sendWhole(response, verdict.response)
-      // Answered while the store was asked, by a time-out or by leaving: nothing has begun, and nothing should.
-      else if (isAnswered(response)) void verdict.run.release()
-      else serve(verdict.run, idempotency.maxBytes, response, next)
+    idempotency.begin(keyedRequest(idempotency, request, response)).then((decision) => {
+      if (decision.kind === 'pass') next()
+      else if (decision.kind === 'answer') sendWhole(response, decision.response)
+      // The request was answered by a time-out, or its client left, while the store was asked: do not start the handler.
+      else if (isAnswered(response)) void decision.run.release()
+      else serve(decision.run, idempotency.maxBytes, response, next)
     }, next)
   }
 }
@@ -49,8 +52,7 @@ function serve(run: IdempotentRun, maxBytes: number, response: ServerResponse, n
   capture = new ResponseCapture(response, target, maxBytes, {
     ended(captured) {
       const foreign = currentRun.getStore() !== run
-      const done = run.recordable(captured.status) ? run.record(captured) : run.unrecorded(captured.status, foreign)
-      done.then(
+      run.finish(captured, foreign).then(
         () => capture.open(),
         (error: unknown) => {
           if (capture.fail(before)) next(error)

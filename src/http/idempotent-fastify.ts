@@ -1,10 +1,10 @@
 import { Readable } from 'node:stream'
 import type { ReadableStream as WebStream } from 'node:stream/web'
 import type { Locks } from '../locks.js'
-import { Idempotency, type IdempotencyOptions, type Verdict } from './idempotency.js'
+import { Idempotency, type IdempotencyOptions, type IdempotencyDecision } from './idempotency.js'
 import type { IdempotentRun } from './idempotent-run.js'
 import { bytesOfBody, textOf } from './node-request.js'
-import { groupHeaders, type Head } from './recorded-response.js'
+import { groupHeaders, type ResponseHead } from './recorded-response.js'
 
 /** The part of a Fastify request that is used. */
 export interface FastifyKeyedRequest {
@@ -35,11 +35,11 @@ export interface FastifyApp {
 /** A Fastify plugin. */
 export type FastifyPlugin = (app: FastifyApp, options: unknown, done: () => void) => void
 
-/** A request that is being served, until its response ends. */
-type Runs = WeakMap<object, IdempotentRun>
+/** The run of each request that is being served. */
+type RunsByRequest = WeakMap<object, IdempotentRun>
 
-/** What became of the first response that was sent. */
-type Sent = 'under way' | 'recorded' | 'not recorded'
+/** The state of the first response that was sent. */
+type FirstSend = 'under way' | 'recorded' | 'not recorded'
 
 /**
  * A plugin for Fastify: requests with the same `Idempotency-Key` are served once, and a repetition gets the same response.
@@ -56,19 +56,19 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
   options: IdempotencyOptions<[Req, Rep]>,
 ): FastifyPlugin {
   const idempotency = new Idempotency<[Req, Rep]>(locks, options)
-  const runs: Runs = new WeakMap()
-  const sent = new WeakMap<object, Sent>()
+  const runs: RunsByRequest = new WeakMap()
+  const sent = new WeakMap<object, FirstSend>()
 
   const plugin: FastifyPlugin = (app, _, done) => {
     const on = (name: string, hook: (...args: [Req, Rep, unknown]) => unknown): unknown =>
       app.addHook(name as never, hook as never)
-    app.addHook('onRoute' as never, ((route: Route) => followHandler(route, runs)) as never)
+    app.addHook('onRoute' as never, ((route: FastifyRoute) => followHandler(route, runs)) as never)
     on('preHandler', async (request, reply) => {
       if (!idempotency.concerns(request.method)) return undefined
-      const verdict = await idempotency.begin(keyedRequest(idempotency, request, reply))
-      if (verdict.kind === 'pass') return undefined
-      if (verdict.kind === 'answer') return replyWith(reply, verdict)
-      return begin(runs, verdict.run, request, reply)
+      const decision = await idempotency.begin(keyedRequest(idempotency, request, reply))
+      if (decision.kind === 'pass') return undefined
+      if (decision.kind === 'answer') return replyWith(reply, decision)
+      return begin(runs, decision.run, request, reply)
     })
     on('onSend', async (request, reply, payload) => {
       const run = runs.get(request)
@@ -87,16 +87,16 @@ export function idempotentFastify<Req extends FastifyKeyedRequest, Rep extends F
     })
     done()
   }
-  // Like fastify-plugin: the hooks are for the instance it is registered on, not for a child of it.
+  // As fastify-plugin does it: the hooks are for the instance on which it is registered, not for a child of it.
   return Object.assign(plugin, { [Symbol.for('skip-override')]: true })
 }
 
-interface Route {
+interface FastifyRoute {
   handler: (this: unknown, request: object, reply: object) => unknown
 }
 
-/** The promise of a handler tells how long its key is in progress. */
-function followHandler(route: Route, runs: Runs): void {
+/** Wraps the handler of a route: the key is in progress until the promise of the handler settles. */
+function followHandler(route: FastifyRoute, runs: RunsByRequest): void {
   const { handler } = route
   route.handler = function followed(request, reply) {
     const returned = handler.call(this, request, reply)
@@ -117,25 +117,30 @@ function keyedRequest<Req extends FastifyKeyedRequest, Rep extends FastifyWholeR
   return { args: [request, reply], method, url, key, body: () => bytesOfBody(body) }
 }
 
-async function begin(runs: Runs, run: IdempotentRun, request: object, reply: FastifyWholeReply): Promise<unknown> {
+async function begin(
+  runs: RunsByRequest,
+  run: IdempotentRun,
+  request: object,
+  reply: FastifyWholeReply,
+): Promise<unknown> {
   if (isOver(reply)) {
     await run.release()
     return reply
   }
   runs.set(request, run)
-  // Also after a response that was sent past Fastify (`reply.raw`), which nobody could record.
+  // Also covers a response that was sent past Fastify (`reply.raw`) and could not be recorded: its key ends by the ttl.
   reply.raw.once('close', () => run.abandon())
   return undefined
 }
 
-/** Answered or left while the store was asked: nothing has begun, and nothing should. */
+/** Whether the request was answered, or its client left, while the store was asked: the handler must not start. */
 function isOver(reply: FastifyWholeReply): boolean {
-  // Fastify would go on to the handler although the client is gone and the hook returned the reply.
+  // Without `hijack`, Fastify would go on to the handler although the client is gone and the hook returned the reply.
   if (!reply.sent && reply.raw.destroyed) reply.hijack()
   return reply.sent
 }
 
-function replyWith(reply: FastifyWholeReply, { response }: Extract<Verdict, { kind: 'answer' }>): unknown {
+function replyWith(reply: FastifyWholeReply, { response }: Extract<IdempotencyDecision, { kind: 'answer' }>): unknown {
   if (isOver(reply)) return reply
   const { status, message, headers, body } = response
   reply.code(status)
@@ -149,14 +154,14 @@ function replyWith(reply: FastifyWholeReply, { response }: Extract<Verdict, { ki
 
 /**
  * A time-out and the handler may both send while the first of them waits for the store. The first counts; a second one must
- * not reach the client as a success that nobody recorded.
+ * not reach the client as a success that was not recorded.
  */
-function sendAgain(run: IdempotentRun, before: Sent, reply: FastifyWholeReply, payload: unknown): unknown {
+function sendAgain(run: IdempotentRun, before: FirstSend, reply: FastifyWholeReply, payload: unknown): unknown {
   if (before === 'under way') {
     discard(payload)
     return new Promise(() => {})
   }
-  // The answer to an error in a hook behind this one.
+  // This is the answer to an error in a hook behind this one.
   if (before === 'recorded' || !run.recordable(reply.statusCode)) return payload
   throw new Error('the request was answered before, and this response cannot be recorded')
 }
@@ -168,7 +173,11 @@ async function send(
   sent: unknown,
 ): Promise<{ recorded: boolean; payload: unknown }> {
   const payload = unwrap(sent, reply)
-  const head: Head = { status: reply.statusCode, message: reply.raw.statusMessage ?? '', headers: headersOf(reply) }
+  const head: ResponseHead = {
+    status: reply.statusCode,
+    message: reply.raw.statusMessage ?? '',
+    headers: headersOf(reply),
+  }
   if (!run.recordable(head.status)) {
     await run.unrecorded(head.status)
     setHead(reply, head)
@@ -176,13 +185,13 @@ async function send(
   }
   if (isStream(payload)) {
     const stream = Readable.from(recorded(run, maxBytes, head, payload), { objectMode: false })
-    // A stream that is destroyed before anybody read it has not begun with its source, and would leave it open.
+    // A stream that is destroyed before its first read has not opened its source, and would leave it open.
     stream.once('close', () => discard(payload))
     return { recorded: true, payload: stream }
   }
   const body = typeof payload === 'string' ? Buffer.from(payload) : (payload as Uint8Array | null | undefined)
   const bytes = body ?? new Uint8Array()
-  // Sent when it has been recorded: what could not be recorded must not look as if it had been.
+  // The response is sent after its record: one that could not be recorded must not look as if it had been.
   await run.record({ ...head, body: bytes.byteLength > maxBytes ? undefined : bytes })
   setHead(reply, head)
   return { recorded: true, payload }
@@ -195,11 +204,11 @@ function discard(payload: unknown): void {
   else if (cancel && !locked) cancel.call(payload as WebStream).catch(() => {})
 }
 
-/** As it was recorded: somebody else may have set another status while the store was asked. */
-function setHead(reply: FastifyWholeReply, { status, headers }: Head): void {
+/** Restores the recorded head: a time-out may have set another status while the store was asked. */
+function setHead(reply: FastifyWholeReply, { status, headers }: ResponseHead): void {
   reply.code(status)
   for (const [name, value] of groupHeaders(headers)) {
-    // Fastify adds cookies to those that are there.
+    // Fastify would add the cookies to those that are set already.
     if (name.toLowerCase() !== 'set-cookie') reply.header(name, value)
   }
 }
@@ -218,11 +227,14 @@ function isStream(payload: unknown): payload is AsyncIterable<Uint8Array | strin
   return typeof (payload as Readable).pipe === 'function' || Symbol.asyncIterator in (payload as WebStream)
 }
 
-/** Passes on what comes, and ends when it has been recorded; without a record it breaks, and does not look complete. */
+/**
+ * Passes chunks on, and ends when the response has been recorded. If that fails, the stream breaks and does not look
+ * complete.
+ */
 async function* recorded(
   run: IdempotentRun,
   maxBytes: number,
-  head: Head,
+  head: ResponseHead,
   payload: AsyncIterable<Uint8Array | string>,
 ): AsyncGenerator<Buffer> {
   let chunks: Buffer[] = []

@@ -27,21 +27,26 @@ export function idempotentFetch<A extends [Request, ...unknown[]]>(
     const [request] = args
     if (!idempotency.concerns(request.method)) return handler(...args)
     const url = new URL(request.url)
-    const verdict = await idempotency.begin({
+    const decision = await idempotency.begin({
       args,
       method: request.method,
       url: url.pathname + url.search,
       key: request.headers.get(idempotency.header) ?? undefined,
-      // A body that somebody has read before us cannot be read again: then method and URL tell requests apart.
+      // A body that was read before cannot be read again: method and URL alone then tell requests apart.
       body: async () => (request.bodyUsed ? '' : new Uint8Array(await request.clone().arrayBuffer())),
     })
-    if (verdict.kind === 'pass') return handler(...args)
-    if (verdict.kind === 'answer') return responseOf(verdict.response)
-    return serve(verdict.run, idempotency.maxBytes, async () => handler(...args))
+    if (decision.kind === 'pass') return handler(...args)
+    if (decision.kind === 'answer') return responseOf(decision.response)
+    return serve(decision.run, idempotency.maxBytes, request.signal, async () => handler(...args))
   }
 }
 
-async function serve(run: IdempotentRun, maxBytes: number, handler: () => Promise<Response>): Promise<Response> {
+async function serve(
+  run: IdempotentRun,
+  maxBytes: number,
+  left: AbortSignal | undefined,
+  handler: () => Promise<Response>,
+): Promise<Response> {
   let response: Response
   try {
     const returned = handler()
@@ -51,26 +56,40 @@ async function serve(run: IdempotentRun, maxBytes: number, handler: () => Promis
     await run.release()
     throw error
   }
+  try {
+    return await settle(run, maxBytes, left, response)
+  } catch (error) {
+    // The handler has run, and its return value cannot be sent: the key ends by the ttl, and is not renewed for ever.
+    run.abandon()
+    throw error
+  }
+}
+
+/** Returns the response for the client: recorded, or a stream whose end waits for the record. */
+async function settle(
+  run: IdempotentRun,
+  maxBytes: number,
+  left: AbortSignal | undefined,
+  response: Response,
+): Promise<Response> {
+  if (typeof response?.status !== 'number') throw new TypeError('the handler of idempotentFetch returned no Response')
   const { status, statusText: message } = response
   if (response.type === 'error' || !run.recordable(status)) {
     await run.unrecorded(status)
     return response
   }
+  if (response.bodyUsed) throw new TypeError('the body of the Response has been read before')
   const head = { status, message, headers: [...response.headers] as [string, string][] }
   const capture = new BodyCapture(response.body?.getReader(), maxBytes)
-  const record = (): Promise<void> => run.record({ ...head, body: capture.body })
-  let whole: boolean
-  try {
-    whole = await capture.readAtOnce()
-  } catch (error) {
-    run.abandon()
-    throw error
+  if (!(await capture.readAtOnce())) {
+    const record = (): Promise<void> => run.record({ ...head, body: capture.body })
+    const broken = (): void => run.abandon()
+    // A server whose client left may neither read the response nor cancel it: without this, the key would be renewed
+    // for ever.
+    left?.addEventListener('abort', broken, { once: true })
+    if (left?.aborted) broken()
+    return new Response(capture.stream(record, broken), response)
   }
-  if (!whole)
-    return new Response(
-      capture.stream(record, () => run.abandon()),
-      response,
-    )
   const captured: CapturedResponse = { ...head, body: capture.body }
   await run.record(captured)
   return captured.body ? responseOf({ ...head, body: captured.body }) : new Response(capture.held(), response)
@@ -82,7 +101,7 @@ class BodyCapture {
   readonly #maxBytes: number
   #chunks: Uint8Array[] = []
   #total = 0
-  /** What was read ahead, and is still to be sent. */
+  /** Chunks that were read ahead, and are still to be sent. */
   #ahead: Uint8Array[] = []
   #pending: ReturnType<ReadableStreamDefaultReader<Uint8Array>['read']> | undefined
 
@@ -100,7 +119,7 @@ class BodyCapture {
     return Buffer.concat(this.#ahead)
   }
 
-  /** Reads what is there without waiting for anything but the body itself. True: that was all of it. */
+  /** Reads the chunks that are ready, up to one turn of the event loop for each. True: the body is complete. */
   async readAtOnce(): Promise<boolean> {
     if (!this.#reader) return true
     while (this.#total <= this.#maxBytes) {
@@ -108,7 +127,7 @@ class BodyCapture {
       const turn = new Promise<undefined>((resolve) => setImmediate(() => resolve(undefined)))
       const result = await Promise.race([this.#pending, turn])
       if (!result) {
-        // Whoever pulls the stream hears of an error; a stream that nobody pulls must not end the process.
+        // The reader of the stream gets the error; without a reader, it must not end the process as an unhandled rejection.
         this.#pending.catch(() => {})
         return false
       }
@@ -132,13 +151,14 @@ class BodyCapture {
         try {
           const result = await read
           if (!result.done) return controller.enqueue(this.#remember(result.value))
+          // A read that `cancel` cut short looks like the end, but the chunks so far are not the whole response: do not
+          // record them.
+          if (cancelled) return
+          await record()
         } catch (error) {
           broken()
           throw error
         }
-        // A read that `cancel` cut short looks like the end, and what came so far is not the response.
-        if (cancelled) return
-        await record()
         controller.close()
       },
       cancel: (reason) => {
@@ -149,12 +169,20 @@ class BodyCapture {
     })
   }
 
-  #remember(chunk: Uint8Array): Uint8Array {
+  #remember(given: Uint8Array): Uint8Array {
+    const chunk = bytesOf(given)
     this.#total += chunk.byteLength
     if (this.#total > this.#maxBytes) this.#chunks = []
     else this.#chunks.push(chunk)
     return chunk
   }
+}
+
+/** A stream of strings is no body by the specification, but common: servers on `node:http` send it. */
+function bytesOf(chunk: unknown): Uint8Array {
+  if (typeof chunk === 'string') return new TextEncoder().encode(chunk)
+  if (chunk instanceof Uint8Array) return chunk
+  throw new TypeError('the body of a Response has to be a stream of Uint8Array')
 }
 
 function responseOf({ status, message, headers, body }: WholeResponse): Response {

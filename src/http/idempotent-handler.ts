@@ -6,10 +6,10 @@ import { Idempotency, type IdempotencyOptions } from './idempotency.js'
 import type { IdempotentRun } from './idempotent-run.js'
 import { isAnswered, keyedRequest, type NodeRequest, sendWhole } from './node-request.js'
 import { PROBLEM_TYPE, problemBody } from './problem.js'
-import type { Head } from './recorded-response.js'
+import type { ResponseHead } from './recorded-response.js'
 import { headOf, ResponseCapture } from './response-capture.js'
 
-/** How a handler passes on a request or an error. */
+/** Passes a request or an error on to the next handler. */
 export type NodeNext = (error?: unknown) => void
 
 /** A handler of Express 4 and 5, or of `node:http`. */
@@ -22,7 +22,7 @@ export type NodeHandler<Req extends NodeRequest, Res extends ServerResponse> = (
 /**
  * A handler for Express 4 and 5 and `node:http` that serves requests with the same `Idempotency-Key` once: a repetition gets
  * the same response. The key is in progress for as long as the handler runs (its promise), whatever happens to the connection.
- * The handler has a response of its own: after a time-out in front of it, what it sends late is still recorded, and the
+ * The handler has a response of its own: after a time-out in front of it, its late response is still recorded, and the
  * client that tries again gets that.
  *
  * The promise it returns rejects with the handler's error where there is no `next` to tell (`node:http`).
@@ -45,27 +45,27 @@ export function idempotentHandler<Req extends NodeRequest, Res extends ServerRes
     }
     try {
       if (!idempotency.concerns(request.method)) return await plain()
-      const verdict = await idempotency.begin(keyedRequest(idempotency, request, response))
-      if (verdict.kind === 'pass') return await plain()
-      if (verdict.kind === 'answer') return sendWhole(response, verdict.response)
-      // Answered while the store was asked, by a time-out or by leaving: nothing has begun, and nothing should.
-      if (isAnswered(response)) return await verdict.run.release()
-      await new Serving<Req, Res>(verdict.run, idempotency.maxBytes, response, next).run(handler, request)
+      const decision = await idempotency.begin(keyedRequest(idempotency, request, response))
+      if (decision.kind === 'pass') return await plain()
+      if (decision.kind === 'answer') return sendWhole(response, decision.response)
+      // The request was answered by a time-out, or its client left, while the store was asked: do not start the handler.
+      if (isAnswered(response)) return await decision.run.release()
+      await new HandlerCall<Req, Res>(decision.run, idempotency.maxBytes, response, next).run(handler, request)
     } catch (error) {
-      tell(error, response, next)
+      reportError(error, response, next)
     }
   }
 }
 
-/** One handler at work on a response of its own. */
-class Serving<Req extends NodeRequest, Res extends ServerResponse> {
+/** One call of a handler, with a response of its own. */
+class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
   readonly #run: IdempotentRun
   readonly #response: Res
-  readonly #front: Res
+  readonly #handlerResponse: Res
   readonly #next: NodeNext | undefined
   readonly #capture: ResponseCapture
-  readonly #before: Head
-  /** Resolves when the response of the handler has been sent, as far as it can be. */
+  readonly #before: ResponseHead
+  /** Resolves when the response of the handler has been sent, or could not be. */
   #sent: Promise<void> | undefined
   #passedOn = false
 
@@ -74,7 +74,7 @@ class Serving<Req extends NodeRequest, Res extends ServerResponse> {
     this.#response = response
     this.#next = next
     this.#before = headOf(response)
-    this.#front = detachedResponse(response, () => this.#capture)
+    this.#handlerResponse = detachedResponse(response, () => this.#capture)
     const { write, end, writeHead, flushHeaders } = response
     const target = {
       response,
@@ -82,11 +82,9 @@ class Serving<Req extends NodeRequest, Res extends ServerResponse> {
       unreachable: () =>
         response.destroyed || response.writableEnded || (response.headersSent && !this.#capture.isLive),
     }
-    this.#capture = new ResponseCapture(this.#front, target, maxBytes, {
+    this.#capture = new ResponseCapture(this.#handlerResponse, target, maxBytes, {
       ended: (captured) => {
-        const { status } = captured
-        const settled = run.recordable(status) ? run.record(captured) : run.unrecorded(status)
-        this.#sent = settled.then(
+        this.#sent = run.finish(captured).then(
           () => this.#open(),
           (error: unknown) => this.#notRecorded(error),
         )
@@ -99,7 +97,7 @@ class Serving<Req extends NodeRequest, Res extends ServerResponse> {
 
   async run(handler: NodeHandler<Req, Res>, request: Req): Promise<void> {
     try {
-      const returned = handler(request, this.#front, (error) => this.#passOn(error))
+      const returned = handler(request, this.#handlerResponse, (error) => this.#passOn(error))
       if (isPromise(returned)) {
         this.#run.follow(returned)
         await returned
@@ -112,14 +110,14 @@ class Serving<Req extends NodeRequest, Res extends ServerResponse> {
     await this.#sent
   }
 
-  /** The response must not be sent as if it had been recorded. */
+  /** Answers with an error: a response that was not recorded must not look as if it had been. */
   #notRecorded(error: unknown): void {
     if (!this.#capture.fail(this.#before)) return
     if (this.#next) this.#next(error)
     else answerError(error, this.#response)
   }
 
-  /** An error after the response ended changes nothing about the response; it is told when that has been sent. */
+  /** An error after the response ended does not change the response; it is reported when that has been sent. */
   async #failed(error: unknown): Promise<void> {
     if (this.#sent) await this.#sent
     else {
@@ -136,7 +134,7 @@ class Serving<Req extends NodeRequest, Res extends ServerResponse> {
     const done = (): void => this.#next?.(error)
     if (this.#sent) return void this.#sent.then(done)
     this.#capture.giveUp()
-    // With an error the handler has failed. Without one, somebody else goes on with the request, out of sight.
+    // With an error the handler has failed. Without one, another handler goes on with the request, and its end is unknown.
     if (error !== undefined && error !== 'route' && error !== 'router') void this.#run.release().then(done)
     else {
       this.#run.abandon()
@@ -146,7 +144,7 @@ class Serving<Req extends NodeRequest, Res extends ServerResponse> {
 
   #open(): void {
     this.#capture.open()
-    const finished = (): boolean => this.#front.emit('finish')
+    const finished = (): boolean => this.#handlerResponse.emit('finish')
     if (this.#response.destroyed || this.#response.writableFinished) finished()
     else this.#response.once('finish', finished)
   }
@@ -156,11 +154,11 @@ function isPromise(value: unknown): value is Promise<unknown> {
   return typeof (value as Promise<unknown> | undefined)?.then === 'function'
 }
 
-/** Where there is no `next`, the client is told that it failed, and the caller of the handler gets what is its own. */
-function tell(error: unknown, response: ServerResponse, next: NodeNext | undefined): void {
+/** Without `next`, the client gets a 500 or 503, and the caller of the handler gets the handler's own errors. */
+function reportError(error: unknown, response: ServerResponse, next: NodeNext | undefined): void {
   if (next) return next(error)
   answerError(error, response)
-  // An outage of the store is no error of the handler, and must not end a process that has no listener for rejections.
+  // An outage of the store is no error of the handler, and must not end a process that does not handle rejections.
   const ours = [StoreUnavailableError, ClosedError, LockLostError].some((known) => error instanceof known)
   if (!ours) throw error
 }

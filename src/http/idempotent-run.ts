@@ -2,7 +2,7 @@ import type { Lock } from '../core/lock.js'
 import { LockLostError } from '../errors.js'
 import { type CapturedResponse, type RecordedResponse, recordOf } from './recorded-response.js'
 
-/** A status that a time-out in front of a handler answers with, while the handler may still run. */
+/** Statuses with which a time-out in front of a handler answers, while the handler may still run. */
 const TIME_OUTS = new Set([408, 503, 504])
 
 /** Ends a run without a record. */
@@ -12,14 +12,14 @@ export class Unrecorded extends Error {
   }
 }
 
-/** How a run settles the record that `runRecorded` waits for. */
-interface Settle {
+/** Settles the promise that `runRecorded` waits for. */
+interface RecordPromise {
   record: (record: RecordedResponse) => void
   drop: (error: Error) => void
 }
 
-/** What the rules know about one run. */
-export interface RunFacts {
+/** What one run is about: its lease, its request and its limits. */
+export interface IdempotentRunFacts {
   lock: Lock
   fingerprint: string
   maxHoldMs: number
@@ -31,29 +31,29 @@ export interface RunFacts {
  * methods: `record`, `unrecorded`, `release` or `abandon`. A run that is never ended ends after `maxHold`.
  */
 export class IdempotentRun {
-  readonly #facts: RunFacts
-  readonly #settle: Settle
+  readonly #facts: IdempotentRunFacts
+  readonly #settle: RecordPromise
   readonly #ttlMs: number
-  readonly #limit: NodeJS.Timeout
+  readonly #maxHoldTimer: NodeJS.Timeout
   #handler: Promise<unknown> | undefined
   #handlerRuns = false
-  #linger: NodeJS.Timeout | undefined
+  #dropTimer: NodeJS.Timeout | undefined
   #over = false
   /** Settles when the store has recorded the response or the key is released. */
   #outcome: Promise<unknown> = Promise.resolve()
 
-  constructor(facts: RunFacts, settle: Settle) {
+  constructor(facts: IdempotentRunFacts, settle: RecordPromise) {
     this.#facts = facts
     this.#settle = settle
     this.#ttlMs = Math.max(facts.lock.remainingMs, 1)
-    this.#limit = setTimeout(() => this.#drop(), facts.maxHoldMs)
-    this.#limit.unref()
+    this.#maxHoldTimer = setTimeout(() => this.#drop(), facts.maxHoldMs)
+    this.#maxHoldTimer.unref()
   }
 
-  /** What `runRecorded` returned. */
+  /** Takes the promise that `runRecorded` returned. */
   watch(outcome: Promise<unknown>): void {
     this.#outcome = outcome
-    // Runs that are dropped reject on purpose; whoever waits in `record` hears of other errors.
+    // Dropped runs reject on purpose; `record` awaits the same promise and reports other errors.
     outcome.catch(() => {})
   }
 
@@ -61,6 +61,7 @@ export class IdempotentRun {
     return this.#over
   }
 
+  /** Whether a response with this status is for the record. Throws if the user's own `record` throws. */
   recordable(status: number): boolean {
     return this.#facts.recordable(status)
   }
@@ -69,22 +70,36 @@ export class IdempotentRun {
   follow(handler: Promise<unknown>): void {
     this.#handler = handler
     this.#handlerRuns = true
-    const abandoned = this.#linger !== undefined
-    clearTimeout(this.#linger)
-    this.#linger = undefined
+    const abandoned = this.#dropTimer !== undefined
+    clearTimeout(this.#dropTimer)
+    this.#dropTimer = undefined
     const ended = (): void => {
       this.#handlerRuns = false
     }
     handler.then(ended, ended)
-    // The client left before the handler began, and it runs all the same.
+    // The client left before the handler began, which runs all the same: the time to drop the key starts when it ends.
     if (abandoned) this.abandon()
+  }
+
+  /** The response ended: as `record` if it is for the record, otherwise as `unrecorded`. */
+  async finish(response: CapturedResponse, foreign = false): Promise<void> {
+    let final: boolean
+    try {
+      final = this.recordable(response.status)
+    } catch (error) {
+      // The handler has run. Without an answer of `record` its key ends by the ttl, and is not renewed for ever.
+      this.abandon()
+      throw error
+    }
+    await (final ? this.record(response) : this.unrecorded(response.status, foreign))
   }
 
   /** Resolves when the response is recorded. Rejects if it could not be, and must then not be sent as if it had been. */
   async record(response: CapturedResponse): Promise<void> {
     if (this.#over) throw new LockLostError(this.#facts.lock.name, 'max-hold')
+    const record = recordOf(response, this.#facts.fingerprint)
     this.#end()
-    this.#settle.record(recordOf(response, this.#facts.fingerprint))
+    this.#settle.record(record)
     await this.#outcome
   }
 
@@ -98,7 +113,7 @@ export class IdempotentRun {
     else await this.release()
   }
 
-  /** Nothing was recorded: the next request with this key runs. */
+  /** Ends the run without a record: the next request with this key runs. */
   async release(): Promise<void> {
     this.#drop()
     await this.#outcome.catch(() => {})
@@ -106,17 +121,17 @@ export class IdempotentRun {
 
   /** The response broke off or its client is gone. A handler that ends within the ttl can still be recorded. */
   abandon(): void {
-    if (this.#over || this.#linger) return
+    if (this.#over || this.#dropTimer) return
     const linger = (): void => {
-      if (this.#over || this.#linger) return
-      this.#linger = setTimeout(() => this.#drop(), this.#ttlMs)
-      this.#linger.unref()
+      if (this.#over || this.#dropTimer) return
+      this.#dropTimer = setTimeout(() => this.#drop(), this.#ttlMs)
+      this.#dropTimer.unref()
     }
     if (this.#handlerRuns) void this.#handler?.then(linger, linger)
     else linger()
   }
 
-  /** A handler that is about to return is waited for, so that a client that tries again at once finds its key free. */
+  /** Waits for a handler that is about to return, so that a client that tries again at once finds its key free. */
   async #dropAfterHandler(): Promise<void> {
     const drop = (): void => this.#drop()
     void this.#handler?.then(drop, drop)
@@ -132,7 +147,7 @@ export class IdempotentRun {
 
   #end(): void {
     this.#over = true
-    clearTimeout(this.#limit)
-    clearTimeout(this.#linger)
+    clearTimeout(this.#maxHoldTimer)
+    clearTimeout(this.#dropTimer)
   }
 }

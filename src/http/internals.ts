@@ -1,25 +1,30 @@
 /**
- * Everything that `leasehold/http` uses of the rest beyond public types, in one place.
+ * Everything that `leasehold/http` uses of the rest of the library beyond public types.
  *
  * @module
  */
 import type { Lock } from '../core/lock.js'
-import type { Duration } from '../kit/duration.js'
+import type { Duration } from '../util/duration.js'
 import type { Locks } from '../locks.js'
-import { takeUnder } from '../primitives/limiter.js'
+import { takeUnder } from '../primitives/limiter/limiter.js'
 import type { TakeAnswer, TakeRequest } from '../store.js'
 
 export { knownOptions } from '../util/options.js'
 
-/** Terms of one recorded run. */
-export interface RunTerms {
+/** Options of one recorded run. */
+export interface RecordedRunOptions {
   retain?: Duration
   ttl?: Duration
   wait: Duration
 }
 
 /** At most one recorded run per key. A `fn` that rejects releases the key and records nothing. */
-export function runRecorded<T>(locks: Locks, key: string, fn: (lock: Lock) => Promise<T>, terms: RunTerms): Promise<T> {
+export function runRecorded<T>(
+  locks: Locks,
+  key: string,
+  fn: (lock: Lock) => Promise<T>,
+  terms: RecordedRunOptions,
+): Promise<T> {
   return locks.runOnce<T>(key, fn, terms)
 }
 
@@ -27,11 +32,11 @@ export function isLocks(value: unknown): value is Locks {
   return typeof (value as Locks | undefined)?.runOnce === 'function'
 }
 
-/** Counts for one rate limit of another library. */
-export type Take = (key: string, terms: Omit<TakeRequest, 'key'>) => Promise<TakeAnswer>
+/** Takes from the counter of one key, with limits that each call names. */
+export type LimiterTake = (key: string, terms: Omit<TakeRequest, 'key'>) => Promise<TakeAnswer>
 
-/** `name` keeps these counts apart from others. Throws `UnsupportedError` on a store that cannot count. */
-export function takesOf(locks: Locks, name: string): Take {
+/** `name` sets these counters apart from others. Throws `UnsupportedError` on a store without rate limits. */
+export function limiterTake(locks: Locks, name: string): LimiterTake {
   const limiter = locks.limiter(name, { limit: 1, per: 1_000 })
   return (key, terms) => takeUnder(limiter, key, terms)
 }

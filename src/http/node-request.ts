@@ -3,7 +3,7 @@ import type { Idempotency, KeyedRequest } from './idempotency.js'
 import type { WholeResponse } from './recorded-response.js'
 import { apply } from './response-capture.js'
 
-/** A request of `node:http`, and what Express adds to it. */
+/** A request of `node:http`, with the properties that Express adds. */
 export interface NodeRequest extends IncomingMessage {
   ip?: string | undefined
   path?: string
@@ -11,7 +11,7 @@ export interface NodeRequest extends IncomingMessage {
   body?: unknown
 }
 
-/** What Express, Connect and others call. */
+/** Middleware of Express, Connect and others. */
 export type NodeMiddleware<Req extends NodeRequest, Res extends ServerResponse> = (
   request: Req,
   response: Res,
@@ -32,7 +32,7 @@ export function keyedRequest<Req extends NodeRequest, Res extends ServerResponse
   }
 }
 
-/** As the body parser left it. */
+/** The body as the body parser left it. */
 export function bytesOfBody(body: unknown): string | Uint8Array {
   if (body === undefined || body === null) return ''
   return typeof body === 'string' || body instanceof Uint8Array ? body : JSON.stringify(body)
@@ -42,12 +42,12 @@ export function textOf(header: string | string[] | undefined): string | undefine
   return Array.isArray(header) ? header.join(', ') : header
 }
 
-/** Somebody else has answered meanwhile, or the client has gone. */
+/** Whether other code has answered the request meanwhile, or its client has left. */
 export function isAnswered(response: ServerResponse): boolean {
   return response.headersSent || response.writableEnded || response.destroyed
 }
 
-/** Sends a response that is whole, unless the request has been answered meanwhile. */
+/** Sends a complete response, unless the request has been answered meanwhile. */
 export function sendWhole(response: ServerResponse, { body, headers, ...head }: WholeResponse): void {
   if (isAnswered(response)) return
   const before = response.getHeaderNames().map((name) => [name, response.getHeader(name)] as const)

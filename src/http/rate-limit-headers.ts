@@ -1,16 +1,16 @@
 import { type Item, serializeList } from 'structured-headers'
-import { formatDuration } from '../kit/duration.js'
-import type { Limiter, RateLimitResult } from '../primitives/limiter.js'
+import { formatDuration } from '../util/duration.js'
+import type { Limiter, RateLimitResult } from '../primitives/limiter/limiter.js'
 import type { Limit, LimitState } from '../store.js'
 import { retryAfter } from './problem.js'
 
-/** The draft has whole numbers of up to 15 digits. */
-const LARGEST_INTEGER = 999_999_999_999_999
+/** The largest integer of a structured header field (RFC 9651): 15 digits. */
+const MAX_INTEGER = 999_999_999_999_999
 
 /**
- * The header values that tell a client where it stands, as draft-ietf-httpapi-ratelimit-headers-10 has them:
+ * The header values that show a client its limits, as draft-ietf-httpapi-ratelimit-headers-10 has them:
  * `RateLimit-Policy` and `RateLimit` with an item for each limit, and `Retry-After` if it was refused. In `RateLimit`, `r` is
- * what remains and `t` the seconds until there is more. Append them: another limiter may have told its own.
+ * what remains and `t` the seconds until there is more. Append them: another limiter may have set its own.
  *
  * @example
  * ```ts
@@ -25,7 +25,7 @@ export function rateLimitHeaders(
   const names = namesOf(limiter)
   const policies = limiter.limits.map((limit, i): Item => [names[i] as string, policyOf(limit)])
   const headers: Record<string, string> = { 'RateLimit-Policy': serializeList(policies) }
-  // During an outage nobody knows.
+  // During an outage the counts are unknown.
   if (!result.storeError) headers['RateLimit'] = serializeList(itemsOf(limiter, result, names))
   if (!result.allowed && result.retryAfterMs < Number.POSITIVE_INFINITY) {
     headers['Retry-After'] = retryAfter(result.retryAfterMs)
@@ -37,7 +37,7 @@ function itemsOf({ limits }: Pick<Limiter, 'limits'>, result: RateLimitResult, n
   const states = result.limits ?? [stateOf(limits[0] as Limit, result)]
   return states.map(({ remaining, nextMs }, i) => {
     const parameters = new Map([['r', integer(remaining)]])
-    // Nothing is missing: there is no time at which there will be more.
+    // The limit is untouched: there is no time at which more will be left.
     if (nextMs > 0) parameters.set('t', integer(Math.ceil(nextMs / 1_000)))
     return [names[i] as string, parameters]
   })
@@ -65,7 +65,10 @@ function namesOf({ name, limits }: Pick<Limiter, 'name' | 'limits'>): string[] {
   })
 }
 
-/** Both are whole numbers, and the window is in seconds: 5 in half a second become 10 in one, half in a second one in two. */
+/**
+ * Both are whole numbers, and the window is in seconds: 5 in half a second become 10 in one, half in a second one in
+ * two.
+ */
 function policyOf({ limit, perMs }: Limit): Map<string, number> {
   let seconds = Math.ceil(perMs / 1_000)
   let quota = Math.floor((limit * seconds * 1_000) / perMs)
@@ -80,5 +83,5 @@ function policyOf({ limit, perMs }: Limit): Map<string, number> {
 }
 
 function integer(value: number): number {
-  return Math.min(Math.max(Math.floor(value), 0), LARGEST_INTEGER)
+  return Math.min(Math.max(Math.floor(value), 0), MAX_INTEGER)
 }

@@ -1,5 +1,5 @@
 /**
- * Stores for the rate limits that people already use: their counts, kept where the locks are, so that all processes share them.
+ * Stores for the rate limits of other libraries: their counts are kept in the store of the locks and shared by all processes.
  *
  * @module
  */
@@ -7,34 +7,50 @@ import { createHash } from 'node:crypto'
 import { InvalidOptionError } from '../errors.js'
 import type { Locks } from '../locks.js'
 import type { Limit } from '../store.js'
-import { isLocks, type Take, takesOf } from './internals.js'
+import { isLocks, type LimiterTake, limiterTake } from './internals.js'
 
-/** Keys have a longest length; a token as a key may be longer. */
-const LONGEST_KEY = 200
+/**
+ * The longest key in characters that is stored as it is; longer ones (a token as a key) are hashed, to fit the limit of
+ * the stores.
+ */
+const MAX_KEY_LENGTH = 200
 
-/** More than anybody counts: express-rate-limit compares by itself, with a limit that may differ for each request. */
+/**
+ * A limit that no counter reaches: express-rate-limit compares by itself, with a limit that may differ for each
+ * request.
+ */
 const NO_LIMIT = 1e12
 
 /** One library's counts under one name. */
-function countsOf(locks: Locks, library: string, name: string): Take {
+function countsOf(locks: Locks, library: string, name: string): LimiterTake {
   if (!isLocks(locks)) throw new InvalidOptionError('locks', locks, 'what createLocks returns')
   if (typeof name !== 'string' || name === '') {
     throw new InvalidOptionError('name', name, 'a name that sets these counts apart from those of other limits')
   }
-  const take = takesOf(locks, `${library}/${name}`)
+  const take = limiterTake(locks, `${library}/${name}`)
   return (key, terms) => take(fitting(key), terms)
 }
 
 function fitting(key: string): string {
   if (key === '') return '-'
-  return key.length > LONGEST_KEY ? createHash('sha256').update(key).digest('hex') : key
+  return key.length > MAX_KEY_LENGTH ? createHash('sha256').update(key).digest('hex') : key
 }
 
-function counter(limit: number, perMs: number): Limit {
-  return { algorithm: 'fixed-window', limit, perMs: Math.max(perMs, 1), burst: limit }
+/**
+ * Checked because these numbers often come from the environment: a limit that is no number would let every request
+ * pass.
+ */
+function amount(option: string, value: number, most = Number.MAX_SAFE_INTEGER): number {
+  if (typeof value === 'number' && value >= 0 && value <= most) return value
+  throw new InvalidOptionError(option, value, 'a number that is not negative')
 }
 
-/** What express-rate-limit asks of a store. */
+function counter(limit: number, perMs: number, options = { limit: 'max', per: 'timeWindow' }): Limit {
+  const most = Math.min(amount(options.limit, limit, Number.POSITIVE_INFINITY), NO_LIMIT)
+  return { algorithm: 'fixed-window', limit: most, perMs: Math.max(amount(options.per, perMs), 1), burst: most }
+}
+
+/** The store interface of express-rate-limit. */
 export interface ExpressRateLimitStore {
   init(options: { windowMs: number }): void
   get(key: string): Promise<{ totalHits: number; resetTime: Date } | undefined>
@@ -65,7 +81,7 @@ export function expressRateLimitStore(locks: Locks, name: string): ExpressRateLi
     localKeys: false,
     prefix: name,
     init({ windowMs }) {
-      limits = [counter(NO_LIMIT, windowMs)]
+      limits = [counter(NO_LIMIT, windowMs, { limit: 'limit', per: 'windowMs' })]
     },
     async get(key) {
       const info = await count(key, 0)
@@ -81,17 +97,17 @@ export function expressRateLimitStore(locks: Locks, name: string): ExpressRateLi
   }
 }
 
-/** What `@fastify/rate-limit` tells a store about the limit it is for. */
+/** What `@fastify/rate-limit` passes to a store about its limit. */
 export interface FastifyRateLimitParams {
   continueExceeding?: boolean
   exponentialBackoff?: boolean
   routeInfo?: { method?: string | string[]; url?: string }
 }
 
-/** How `@fastify/rate-limit` hears of a count. */
+/** How `@fastify/rate-limit` receives a count. */
 export type FastifyRateLimitCallback = (error: Error | null, result?: { current: number; ttl: number }) => void
 
-/** What `@fastify/rate-limit` asks of a store. */
+/** The store interface of `@fastify/rate-limit`. */
 export interface FastifyRateLimitStore {
   incr(key: string, callback: FastifyRateLimitCallback, timeWindow: number, max: number): void
   read(key: string, callback: FastifyRateLimitCallback, timeWindow: number, max: number): void
@@ -121,11 +137,11 @@ export function fastifyRateLimitStore(
 }
 
 class FastifyCounts implements FastifyRateLimitStore {
-  readonly #take: Take
+  readonly #take: LimiterTake
   readonly #params: FastifyRateLimitParams
   readonly #prefix: string
 
-  constructor(take: Take, params: FastifyRateLimitParams, prefix: string) {
+  constructor(take: LimiterTake, params: FastifyRateLimitParams, prefix: string) {
     this.#take = take
     this.#params = params
     this.#prefix = prefix
@@ -139,27 +155,31 @@ class FastifyCounts implements FastifyRateLimitStore {
     this.#count(key, 0, timeWindow, max, callback)
   }
 
-  /** Routes with limits of their own count by themselves. */
+  /** A route with a limit of its own has counters of its own. */
   child(params: FastifyRateLimitParams): FastifyRateLimitStore {
     const { method = '', url = '' } = params.routeInfo ?? {}
     return new FastifyCounts(this.#take, params, `${[method].flat().join()}${url}-`)
   }
 
   #count(key: string, cost: number, timeWindow: number, max: number, callback: FastifyRateLimitCallback): void {
-    const { continueExceeding, exponentialBackoff } = this.#params
-    const limit = counter(max, timeWindow)
-    if (continueExceeding || exponentialBackoff) {
-      limit.blockMs = limit.perMs
-      limit.blockGrowth = continueExceeding ? 1 : 2
+    const counted = async (): Promise<{ current: number; ttl: number }> => {
+      const limit = counter(max, timeWindow)
+      const { continueExceeding, exponentialBackoff } = this.#params
+      if (continueExceeding || exponentialBackoff) {
+        limit.blockMs = limit.perMs
+        limit.blockGrowth = continueExceeding ? 1 : 2
+      }
+      const { remaining, resetMs } = await this.#take(this.#prefix + key, { cost, limits: [limit] })
+      return { current: limit.limit - remaining, ttl: Math.ceil(resetMs) }
     }
-    this.#take(this.#prefix + key, { cost, limits: [limit] }).then(
-      ({ remaining, resetMs }) => callback(null, { current: max - remaining, ttl: Math.ceil(resetMs) }),
+    counted().then(
+      (result) => callback(null, result),
       (error: Error) => callback(error),
     )
   }
 }
 
-/** What `@nestjs/throttler` asks of a storage. */
+/** The storage interface of `@nestjs/throttler`. */
 export interface ThrottlerStorage {
   increment(
     key: string,
@@ -182,11 +202,12 @@ export function throttlerStorage(locks: Locks, name: string): ThrottlerStorage {
   const take = countsOf(locks, 'nestjs-throttler', name)
   return {
     async increment(key, ttl, limit, blockDuration, throttlerName) {
-      const window: Limit = { algorithm: 'sliding-window', limit, perMs: Math.max(ttl, 1), burst: limit }
-      if (blockDuration > 0) window.blockMs = blockDuration
+      const perMs = Math.max(amount('ttl', ttl), 1)
+      const window: Limit = { algorithm: 'sliding-window', limit: amount('limit', limit), perMs, burst: limit }
+      if (amount('blockDuration', blockDuration) > 0) window.blockMs = blockDuration
       const answer = await take(`${throttlerName}:${key}`, { cost: 1, limits: [window] })
       const { allowed, remaining, resetMs } = answer
-      // A limit of 0 lets nothing pass, ever: the client is told to come back as if it had been blocked now.
+      // A limit of 0 never lets a request pass: the client gets the time of a block that starts now.
       const retryMs = Number.isFinite(answer.retryAfterMs) ? answer.retryAfterMs : blockDuration || ttl
       return {
         totalHits: allowed ? limit - remaining : limit + 1,

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { ServerResponse } from 'node:http'
 import { InvalidOptionError } from '../errors.js'
-import type { Limiter, RateLimitResult } from '../primitives/limiter.js'
+import type { Limiter, RateLimitResult } from '../primitives/limiter/limiter.js'
 import { addressKey } from './client-address.js'
 import { knownOptions } from './internals.js'
 import type { NodeMiddleware, NodeRequest } from './node-request.js'
@@ -10,24 +10,27 @@ import { rateLimitHeaders } from './rate-limit-headers.js'
 
 /** Options of the rate limiting middleware. `A` is what the handler of your framework is called with. */
 export interface RateLimitOptions<A extends unknown[]> {
-  /** Whose budget. Default: the client's address, where the framework tells it (IPv6: its /64). */
+  /** The client to count against. Default: its address, where the framework provides it (IPv6: its /64). */
   key?: (...args: A) => string | Promise<string>
-  /** What this request costs. Default 1. */
+  /** The cost of this request. Default 1. */
   cost?: number | ((...args: A) => number | Promise<number>)
   /** True: this request is not counted and not limited. OPTIONS never is: browsers send it by themselves. */
   skip?: (...args: A) => boolean | Promise<boolean>
-  /** What a refused client reads instead of a problem description, as JSON. */
+  /** The JSON body for a refused client, instead of a problem description. */
   body?: (result: RateLimitResult) => unknown
 }
 
-/** A request that was refused, or the headers for one that was not. */
-interface Decision {
+/** The headers for a request, and the answer if it is refused. */
+interface LimitDecision {
   headers: Record<string, string>
   refusal?: { status: number; type: string; body: string }
 }
 
-/** Keys have a longest length; a token as a key may be longer. */
-const LONGEST_KEY = 200
+/**
+ * The longest key in characters that is stored as it is; longer ones (a token as a key) are hashed, to fit the limit of
+ * the stores.
+ */
+const MAX_KEY_LENGTH = 200
 
 const OPTIONS = ['key', 'cost', 'skip', 'body']
 
@@ -36,12 +39,12 @@ async function decide<A extends [{ method?: string | undefined }, ...unknown[]]>
   options: RateLimitOptions<A>,
   keyOf: (...args: A) => string | Promise<string>,
   args: A,
-): Promise<Decision | undefined> {
+): Promise<LimitDecision | undefined> {
   const { key = keyOf, cost = 1, skip, body } = options
   if (args[0].method === 'OPTIONS' || (await skip?.(...args))) return undefined
   const wanted = await key(...args)
   if (typeof wanted !== 'string') throw new InvalidOptionError('key', wanted, 'a function that returns a string')
-  const fitting = wanted.length > LONGEST_KEY ? createHash('sha256').update(wanted).digest('hex') : wanted
+  const fitting = wanted.length > MAX_KEY_LENGTH ? createHash('sha256').update(wanted).digest('hex') : wanted
   const result = await limiter.take(fitting, typeof cost === 'function' ? await cost(...args) : cost)
   const headers = rateLimitHeaders(limiter, result)
   if (result.allowed) return { headers }
@@ -52,7 +55,7 @@ async function decide<A extends [{ method?: string | undefined }, ...unknown[]]>
   return { headers, refusal }
 }
 
-/** Too many is the client's matter, an outage is ours: they are never confused. */
+/** Too many requests are the client's fault, an outage is the server's: 429 and 503 are never confused. */
 function problemOf({ retryAfterMs, storeError }: RateLimitResult): Problem {
   const headers = {}
   if (storeError) {
@@ -98,19 +101,23 @@ function withHeaders(response: Response, extra: Record<string, string>): Respons
     for (const [name, value] of Object.entries(extra)) response.headers.append(name, value)
     return response
   } catch {
-    // They may not be changed, such as those of a response that was fetched.
+    // The headers are immutable, such as those of a response that was fetched.
     const headers = new Headers(response.headers)
     for (const [name, value] of Object.entries(extra)) headers.append(name, value)
     return new Response(response.body, { status: response.status, statusText: response.statusText, headers })
   }
 }
 
-/** Bun passes its server, Deno the address; a Request itself does not know where it came from, and headers can be forged. */
+/** Bun passes its server, Deno the address; a Request itself does not contain its origin, and headers can be forged. */
 function fetchAddress(...args: [Request, ...unknown[]]): string {
   const [request, context] = args as [Request, FetchContext?]
   const address = context?.requestIP?.(request)?.address ?? context?.remoteAddr?.hostname
   if (address !== undefined) return addressKey(address)
-  throw new InvalidOptionError('key', undefined, 'a function here: a Request does not tell where it came from')
+  throw new InvalidOptionError(
+    'key',
+    undefined,
+    'a function here: a Request does not contain the address of its client',
+  )
 }
 
 interface FetchContext {
@@ -142,10 +149,13 @@ export function limitExpress<Req extends NodeRequest, Res extends ServerResponse
   }
 }
 
-/** Tells the client where it stands, or that it is refused. Throws nothing: what the head cannot say any more is left out. */
-function passes({ headers, refusal }: Decision, response: ServerResponse): boolean {
+/**
+ * Tells the client where it stands, or that it is refused. Throws nothing: what the head cannot say any more is left
+ * out.
+ */
+function passes({ headers, refusal }: LimitDecision, response: ServerResponse): boolean {
   if (response.headersSent) {
-    // A refusal that cannot be told must at least not look like a response.
+    // A refusal that cannot be sent must at least not look like a response.
     if (refusal) response.destroy()
     return !refusal
   }
@@ -159,12 +169,12 @@ function passes({ headers, refusal }: Decision, response: ServerResponse): boole
   return false
 }
 
-/** What another limiter has told before stays: both headers are lists. */
+/** Appends to the items of another limiter: both headers are lists. */
 function joined(before: number | string | readonly string[] | undefined, value: string): string {
   return [before ?? [], value].flat().join(', ')
 }
 
-/** Express knows which proxies to believe (`trust proxy`). */
+/** Express knows which proxies to trust (`trust proxy`). */
 function nodeAddress(request: NodeRequest): string {
   return addressKey(request.ip ?? request.socket.remoteAddress)
 }
@@ -201,7 +211,7 @@ export function limitFastify<Req extends FastifyRequestLike, Rep extends Fastify
   knownOptions(options, OPTIONS)
   return async (request, reply) => {
     const decision = await decide(limiter, options, fastifyAddress, [request, reply])
-    // Answered while the store was asked: Fastify goes no further when a hook returns the reply.
+    // The request was answered while the store was asked: Fastify stops when a hook returns the reply.
     if (reply.sent) return reply
     for (const [name, value] of Object.entries(decision?.headers ?? {})) {
       reply.header(name, name === 'Retry-After' ? value : joined(reply.getHeader(name), value))
@@ -211,7 +221,7 @@ export function limitFastify<Req extends FastifyRequestLike, Rep extends Fastify
     reply.code(status)
     reply.header('Content-Type', type)
     reply.send(body)
-    // Fastify goes no further when a hook returns the reply.
+    // Fastify stops when a hook returns the reply.
     return reply
   }
 }

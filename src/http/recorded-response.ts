@@ -1,21 +1,21 @@
-/** What is kept of a response, and how it is given back. */
+/** The record of a response, and its replay. */
 
 /** Status, headers and the status text of a response. */
-export interface Head {
+export interface ResponseHead {
   status: number
   /** Empty: the usual one. */
   message: string
   headers: [name: string, value: string][]
 }
 
-/** A response as far as it can be recorded. */
-export interface CapturedResponse extends Head {
+/** The response of a handler, as it is recorded. */
+export interface CapturedResponse extends ResponseHead {
   /** Absent: larger than `maxBytes`, so that only the status is recorded. */
   body: Uint8Array | undefined
 }
 
-/** A response that can be sent. */
-export interface WholeResponse extends Head {
+/** A complete response. */
+export interface WholeResponse extends ResponseHead {
   body: Uint8Array
 }
 
@@ -32,10 +32,10 @@ export interface RecordedResponse {
 
 const REPLAYED = 'Idempotent-Replayed'
 
-/** A record of run-once takes this much JSON: 1 MB of bytes as base64, and headers. */
-const LARGEST_RECORD = 1_500_000
+/** The largest record in bytes of JSON: 1 MB of body as base64, and headers. Stores refuse larger results of run-once. */
+const MAX_RECORD_BYTES = 1_500_000
 
-/** Belong to one connection or one moment; and a cookie that opens a session does not belong into a lock store. */
+/** Headers of one connection or one moment; and a cookie that opens a session does not belong into a lock store. */
 const NOT_REPLAYED = new Set([
   'connection',
   'content-length',
@@ -53,10 +53,10 @@ export function recordOf({ status, message, headers, body }: CapturedResponse, f
   const record: RecordedResponse = { fingerprint, status, ...(message === '' ? {} : { message }), headers: kept }
   if (body === undefined) return withoutBody(record)
   const whole = { ...record, ...encode(body) }
-  return Buffer.byteLength(JSON.stringify(whole)) <= LARGEST_RECORD ? whole : withoutBody(record)
+  return Buffer.byteLength(JSON.stringify(whole)) <= MAX_RECORD_BYTES ? whole : withoutBody(record)
 }
 
-/** Headers count too: a record that the store refuses would let a served request run again. */
+/** The headers are dropped too: a record that the store refuses as too large would let a served request run again. */
 function withoutBody(record: RecordedResponse): RecordedResponse {
   return { ...record, headers: [] }
 }

@@ -1,51 +1,52 @@
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
-import { type CapturedResponse, groupHeaders, type Head } from './recorded-response.js'
+import { type CapturedResponse, groupHeaders, type ResponseHead } from './recorded-response.js'
 
-type Done = (error?: Error | null) => void
+type WriteCallback = (error?: Error | null) => void
 
 /** The methods of a response through which everything goes that reaches its client. */
 export type ResponseMethods = Pick<ServerResponse, 'write' | 'end' | 'writeHead' | 'flushHeaders'>
 
-/** Who hears of a captured response. */
+/** Receives the end of a captured response. */
 export interface CaptureHost {
   /** The response ended, and nothing of it (or not its end) has been sent. `open` lets it out. */
   ended(response: CapturedResponse): void
 }
 
-/** Where captured output goes. */
-interface Target {
+/** The response of the connection, to which captured output is sent. */
+interface CaptureTarget {
   response: ServerResponse
   methods: ResponseMethods
-  /** Somebody else has answered, or the client is gone: there is nothing to send to. */
+  /** True if other code has answered, or the client is gone: nothing can be sent. */
   unreachable: () => boolean
 }
 
 /**
- * What a handler writes, between the handler and its client. A response that ends without a `write` before is held back until
+ * The output of a handler on its way to the client. A response that ends without a `write` before is held back until
  * `open`. One that is written in pieces passes through as it is written, only its end is held back; at most `maxBytes` of it
  * are remembered.
  */
 export class ResponseCapture {
   /** holding: nothing was sent. live: pieces pass. ended: the end is held back. open: everything passes. */
   #state: 'holding' | 'live' | 'ended' | 'open' = 'holding'
-  readonly #front: ServerResponse
-  readonly #target: Target
+  readonly #handlerResponse: ServerResponse
+  readonly #target: CaptureTarget
   readonly #maxBytes: number
   readonly #host: CaptureHost
   #chunks: Buffer[] = []
-  /** How much has been written, and how much of it waits for the record. */
+  /** Bytes written so far. */
   #total = 0
+  /** Chunks that are sent after the record. */
   #held: Buffer[] = []
   #live = false
   #passing = false
-  #head: Head | undefined
+  #head: ResponseHead | undefined
   #headWritten = false
   #fits = true
-  #onEnd: Done[] = []
+  #onEnd: WriteCallback[] = []
 
-  /** `front` is what the handler calls; it may be the response of the target itself. */
-  constructor(front: ServerResponse, target: Target, maxBytes: number, host: CaptureHost) {
-    this.#front = front
+  /** `handlerResponse` is the object that the handler writes to; it may be the response of the target itself. */
+  constructor(handlerResponse: ServerResponse, target: CaptureTarget, maxBytes: number, host: CaptureHost) {
+    this.#handlerResponse = handlerResponse
     this.#target = target
     this.#maxBytes = maxBytes
     this.#host = host
@@ -59,7 +60,7 @@ export class ResponseCapture {
     return this.#state === 'ended' || this.#state === 'open'
   }
 
-  /** Calls go to the response itself: it is open, or the call is our own (`end` calls `writeHead` on the same object). */
+  /** Whether calls go to the response itself: it is open, or the call comes from this capture (`end` calls `writeHead`). */
   get isPassing(): boolean {
     return this.#passing || this.#state === 'open'
   }
@@ -68,16 +69,16 @@ export class ResponseCapture {
     return this.#live
   }
 
-  /** Something of it went to the client, or is about to. */
+  /** Whether a part of it was sent to the client, or is about to be. */
   get isSent(): boolean {
     return this.#live || this.#state === 'open'
   }
 
   writeHead(status: number, rest: readonly unknown[]): void {
     if (this.#headWritten || this.#state !== 'holding') throw headersSent('write')
-    this.#front.statusCode = status
-    if (typeof rest[0] === 'string') this.#front.statusMessage = rest[0]
-    addAll(this.#front, rest.at(-1))
+    this.#handlerResponse.statusCode = status
+    if (typeof rest[0] === 'string') this.#handlerResponse.statusMessage = rest[0]
+    addAll(this.#handlerResponse, rest.at(-1))
     this.#headWritten = true
   }
 
@@ -85,8 +86,8 @@ export class ResponseCapture {
     if (this.#state === 'holding') this.#goLive()
   }
 
-  write(chunk: unknown, encoding: unknown, done: Done | undefined): boolean {
-    const call = typeof encoding === 'function' ? (encoding as Done) : done
+  write(chunk: unknown, encoding: unknown, done: WriteCallback | undefined): boolean {
+    const call = typeof encoding === 'function' ? (encoding as WriteCallback) : done
     if (this.ended) {
       process.nextTick(() => call?.(new Error('write after end')))
       return false
@@ -105,8 +106,8 @@ export class ResponseCapture {
     return this.#send(bytes, call)
   }
 
-  end(chunk: unknown, encoding: unknown, done: Done | undefined): void {
-    const call = [chunk, encoding, done].find((each) => typeof each === 'function') as Done | undefined
+  end(chunk: unknown, encoding: unknown, done: WriteCallback | undefined): void {
+    const call = [chunk, encoding, done].find((each) => typeof each === 'function') as WriteCallback | undefined
     if (this.ended) {
       process.nextTick(() => call?.(new Error('the response has ended')))
       return
@@ -117,12 +118,12 @@ export class ResponseCapture {
       this.#held.push(bytes)
     }
     if (call) this.#onEnd.push(call)
-    this.#head ??= headOf(this.#front)
+    this.#head ??= headOf(this.#handlerResponse)
     this.#state = 'ended'
     this.#host.ended({ ...this.#head, body: this.#fits ? Buffer.concat(this.#chunks) : undefined })
   }
 
-  /** Sends what was held back, exactly as it was when the handler ended the response. */
+  /** Sends the held part, exactly as it was when the handler ended the response. */
   open(): void {
     const { response, methods, unreachable } = this.#target
     this.#state = 'open'
@@ -131,13 +132,13 @@ export class ResponseCapture {
     }
     if (unreachable()) return void process.nextTick(done)
     this.#pass(() => {
-      if (!this.#live) apply(response, this.#head as Head)
+      if (!this.#live) apply(response, this.#head as ResponseHead)
       methods.end.call(response, Buffer.concat(this.#held), done as unknown as BufferEncoding)
     })
   }
 
   /** The record failed. True: nothing was sent, so that an error can still be answered. */
-  fail(before: Head): boolean {
+  fail(before: ResponseHead): boolean {
     this.#state = 'open'
     const { response, unreachable } = this.#target
     if (unreachable()) return false
@@ -150,7 +151,7 @@ export class ResponseCapture {
     return true
   }
 
-  /** The handler failed before it ended the response: whoever handles errors writes to it from now on. */
+  /** The handler failed before it ended the response: the error handler writes to it from now on. */
   giveUp(): void {
     this.#state = 'open'
     this.#chunks = []
@@ -158,7 +159,7 @@ export class ResponseCapture {
   }
 
   #goLive(): void {
-    this.#head = headOf(this.#front)
+    this.#head = headOf(this.#handlerResponse)
     this.#state = 'live'
     this.#live = true
     const { response, methods, unreachable } = this.#target
@@ -179,7 +180,7 @@ export class ResponseCapture {
     }
   }
 
-  #send(bytes: Buffer, done: Done | undefined): boolean {
+  #send(bytes: Buffer, done: WriteCallback | undefined): boolean {
     const { response, methods, unreachable } = this.#target
     if (unreachable()) {
       if (done) process.nextTick(done)
@@ -197,7 +198,7 @@ export class ResponseCapture {
   }
 
   #length(): number | undefined {
-    const text = this.#front.getHeader('content-length')
+    const text = this.#handlerResponse.getHeader('content-length')
     const length = text === undefined ? Number.NaN : Number(text)
     return Number.isInteger(length) ? length : undefined
   }
@@ -217,13 +218,13 @@ function bytesOf(chunk: unknown, encoding: unknown): Buffer {
   throw new TypeError('The "chunk" argument must be of type string or an instance of Buffer or Uint8Array.')
 }
 
-/** As they were spelled. The types of Node leave this method to client requests. */
+/** Header names in their original spelling. Node's types declare this method for client requests only. */
 export function rawHeaderNames(response: ServerResponse): string[] {
   const { getRawHeaderNames } = response as { getRawHeaderNames?: () => string[] }
   return getRawHeaderNames?.call(response) ?? response.getHeaderNames()
 }
 
-export function headOf(response: ServerResponse): Head {
+export function headOf(response: ServerResponse): ResponseHead {
   const headers: [string, string][] = []
   for (const name of rawHeaderNames(response)) {
     for (const one of [response.getHeader(name)].flat()) if (one !== undefined) headers.push([name, String(one)])
@@ -232,7 +233,7 @@ export function headOf(response: ServerResponse): Head {
 }
 
 /** Makes the head of a response that was not sent yet exactly this. */
-export function apply(response: ServerResponse, { status, message, headers }: Head): void {
+export function apply(response: ServerResponse, { status, message, headers }: ResponseHead): void {
   for (const name of response.getHeaderNames()) response.removeHeader(name)
   for (const [name, value] of groupHeaders(headers)) response.setHeader(name, value)
   response.statusCode = status

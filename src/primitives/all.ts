@@ -1,14 +1,15 @@
-import type { Ask } from '../core/ask.js'
-import { onAbort } from '../core/cancel.js'
+import type { AcquireRequest } from '../core/request.js'
+import { onAbort } from '../core/abort-fanout.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
 import { type AcquireOptions, type Defaults, optionsOf } from '../core/options.js'
+import { isAcquireTraced, traceAcquireAll } from '../core/tracing.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
-import { InvalidOptionError, LockTimeoutError } from '../errors.js'
-import type { Duration } from '../kit/duration.js'
+import { InvalidOptionError, LockTimeoutError, StoreUnavailableError } from '../errors.js'
+import type { Duration } from '../util/duration.js'
 import { type NestedOption, releaseHeld } from './lock.js'
 
-/** How much longer than its wait a caller of `acquireAll` waits for what it already held to be released. */
+/** Milliseconds beyond its wait for which `acquireAll` waits until the locks that it already held are released. */
 const RELEASE_WITHIN_MS = 250
 
 /**
@@ -49,6 +50,11 @@ export class LockGroup {
     return this.#locks.every((lock) => lock.isHeld)
   }
 
+  /** All are held, and renewals of at least one fail. */
+  get atRisk(): boolean {
+    return this.isHeld && this.#locks.some((lock) => lock.atRisk)
+  }
+
   /** Until when all of them may be trusted. */
   get remainingMs(): number {
     return Math.min(...this.#locks.map((lock) => lock.remainingMs))
@@ -70,7 +76,7 @@ export class LockGroup {
     await Promise.all(this.#locks.map((lock) => lock.extend(ttl)))
   }
 
-  /** True if all were ours until now. */
+  /** True if all were held until now. */
   release(): Promise<boolean> {
     this.#releasing ??= Promise.all(this.#locks.map((lock) => lock.release())).then((all) => all.every(Boolean))
     return this.#releasing
@@ -88,19 +94,35 @@ export async function acquireAll(
   names: readonly string[],
   options?: AcquireOptions,
 ): Promise<LockGroup> {
-  return acquireEach(engine, asksFor(defaults, names, options, optionsOf.acquire))
+  return acquireEach(engine, requestsFor(defaults, names, options, optionsOf.acquire))
 }
 
-async function acquireEach(engine: Engine, asks: readonly Ask[]): Promise<LockGroup> {
-  const { waitMs, signal } = asks[0] as Ask
+async function acquireEach(engine: Engine, requests: readonly AcquireRequest[]): Promise<LockGroup> {
+  const acquire = (): Promise<readonly Lock[]> => togetherOrOneByOne(engine, requests)
+  const isTraced = requests.length > 1 && isAcquireTraced()
+  return new LockGroup(isTraced ? await traceAcquireAll(engine, requests, acquire) : await acquire())
+}
+
+async function togetherOrOneByOne(engine: Engine, requests: readonly AcquireRequest[]): Promise<readonly Lock[]> {
+  const { waitMs, signal } = requests[0] as AcquireRequest
   const since = engine.world.now()
-  if (asks.length > 1 && engine.atomicFor(asks)) {
-    const together = await engine.acquireTogether(asks)
-    if (together && signal?.aborted) void new LockGroup(together).release()
+  if (requests.length > 1 && engine.canAcquireTogether(requests)) {
+    const together = await engine.acquireTogether(requests)
+    const locks = Array.isArray(together) ? together : undefined
+    if (locks && signal?.aborted) void new LockGroup(locks).release()
     signal?.throwIfAborted()
-    if (together) return new LockGroup(together)
+    if (Array.isArray(together)) return together
+    // When the wait is over, each name by itself would take one more answer, and not be had either.
+    const waitedMs = engine.world.now() - since
+    const { busy, heldBy, failure } = waitedMs < waitMs ? {} : together
+    if (busy) throw engine.timedOut(busy, { waitedMs, heldBy })
+    if (failure instanceof StoreUnavailableError) {
+      const names = requests.map(({ name }) => `"${name}"`).join(', ')
+      const message = `${names} could not be acquired: ${failure.message}`
+      throw new StoreUnavailableError(message, { cause: failure.cause ?? failure })
+    }
   }
-  return new LockGroup(await oneByOne(engine, asks, waitMs, since))
+  return oneByOne(engine, requests, waitMs, since)
 }
 
 /** Runs `fn` while holding all of them. Resolves only if all were held throughout. */
@@ -112,12 +134,12 @@ export async function withLocks<T>(
   options: AcquireOptions & NestedOption = {},
 ): Promise<T> {
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run under the locks')
-  const asks = asksFor(defaults, names, options, optionsOf.withLock)
-  const keys = asks.map((ask) => ask.key)
+  const requests = requestsFor(defaults, names, options, optionsOf.withLock)
+  const keys = requests.map((request) => request.key)
   if (options.nested === undefined) {
-    refuseSelfDeadlock(engine.store, keys, (key) => asks.find((ask) => ask.key === key)?.name ?? key)
+    refuseSelfDeadlock(engine.store, keys, (key) => requests.find((request) => request.key === key)?.name ?? key)
   } else if (options.nested !== 'wait') throw new InvalidOptionError('nested', options.nested, "'wait'")
-  const group = await acquireEach(engine, asks)
+  const group = await acquireEach(engine, requests)
   let result: T
   try {
     result = await holding(engine.store, keys, () => fn(group))
@@ -129,19 +151,19 @@ export async function withLocks<T>(
   return result
 }
 
-/** Sorted, each once: everybody goes in the same order, so nobody waits in a circle. */
-function asksFor(
+/** Sorted, each once: all callers acquire in the same order, so no two wait for each other. */
+function requestsFor(
   defaults: Defaults,
   names: readonly string[],
   options: AcquireOptions | undefined,
   known: readonly string[],
-): Ask[] {
+): AcquireRequest[] {
   if (!Array.isArray(names) || names.length === 0) throw new InvalidOptionError('names', names, 'one or more names')
-  const asks = [...new Set(names)].map((name) => defaults.ask('lock', name, options, known))
-  return asks.sort((a, b) => (a.name < b.name ? -1 : 1))
+  const requests = [...new Set(names)].map((name) => defaults.buildRequest('lock', name, options, known))
+  return requests.sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
-/** All are free again when the caller is told, unless the store is slow: its wait is over, and must not last much longer. */
+/** All are released before the caller's promise rejects, unless the store is slow: its wait is over and must not last much longer. */
 async function releaseSoon(engine: Engine, held: readonly Lock[], signal: AbortSignal | undefined): Promise<void> {
   const released = engine.cleanup.track(Promise.all(held.map((lock) => lock.release())))
   if (signal?.aborted) return
@@ -157,17 +179,25 @@ async function releaseSoon(engine: Engine, held: readonly Lock[], signal: AbortS
   })
 }
 
-async function oneByOne(engine: Engine, asks: readonly Ask[], waitMs: number, since: number): Promise<Lock[]> {
+async function oneByOne(
+  engine: Engine,
+  requests: readonly AcquireRequest[],
+  waitMs: number,
+  since: number,
+): Promise<Lock[]> {
   const waitedMs = (): number => engine.world.now() - since
   const held: Lock[] = []
   try {
-    for (const ask of asks) held.push(await engine.acquire({ ...ask, since, waitMs: Math.max(waitMs - waitedMs(), 0) }))
-    // While we waited for the last, an earlier one may have been lost.
+    for (const request of requests) {
+      const next = { ...request, since, waitMs: Math.max(waitMs - waitedMs(), 0) }
+      held.push(await (requests.length > 1 ? engine.acquireUntraced(next) : engine.acquire(next)))
+    }
+    // An earlier lock may have been lost during the wait for the last one.
     for (const lock of held) lock.assertHeld()
     return held
   } catch (error) {
-    await releaseSoon(engine, held, asks[0]?.signal)
-    // What was waited in all, and not only for the name that stayed busy.
+    await releaseSoon(engine, held, requests[0]?.signal)
+    // The error reports the wait for all names, not only for the one that stayed busy.
     if (error instanceof LockTimeoutError) {
       throw new LockTimeoutError(error.lock, { waitedMs: waitedMs(), heldBy: error.heldBy })
     }

@@ -6,7 +6,7 @@ import type { Store } from '../store.js'
 import { memory } from '../stores/memory/index.js'
 import { knownOptions } from '../util/options.js'
 
-/** Who holds a lock, and until when. */
+/** The holder of a lock, and until when. */
 export interface LockInfo {
   lockName: string
   holderId: string
@@ -35,9 +35,10 @@ export interface LockResult {
 
 const OPTIONS = ['timeoutSeconds', 'blocking', 'blockingTimeoutSeconds', 'metadata']
 
+/** In the global registry: two copies of this package in one process find the same store under it. */
 const SHARED = Symbol.for('leasehold.shared-memory-store')
 
-/** One store per process for all who name none, also across two copies of this package. */
+/** One store per process for all instances made without one, also across two copies of this package. */
 function sharedStore(): Store {
   const home = globalThis as { [SHARED]?: Store }
   home[SHARED] ??= memory()
@@ -45,7 +46,7 @@ function sharedStore(): Store {
 }
 
 /** What this instance holds under one name, and how many `withLock` calls are inside. */
-interface Held {
+interface InstanceHold {
   lock: Lock
   inside: number
   /** `acquire` was called: it stays until `release` is. */
@@ -71,23 +72,23 @@ interface Held {
  */
 export class DistributedLock {
   readonly #locks: Locks
-  readonly #held = new Map<string, Held>()
-  /** Calls for one name take turns, so that two at once do not both go and ask the store. */
-  readonly #turns = new Map<string, Promise<unknown>>()
+  readonly #held = new Map<string, InstanceHold>()
+  /** The last call of each name: calls of one name run one after the other, so that two at once do not both ask the store. */
+  readonly #lastCalls = new Map<string, Promise<unknown>>()
 
   /** Without a store, all instances of this process share one in memory. */
   constructor(store: Store = sharedStore()) {
     this.#locks = createLocks(store)
   }
 
-  /** Who we are to others. */
+  /** The id under which other instances see this one. */
   get holderId(): string {
     return this.#locks.clientId
   }
 
   /** Takes the lock, or extends it if this instance holds it already. */
   async acquire(lockName: string, options: LockOptions = {}): Promise<LockResult> {
-    return this.#inTurn(lockName, async () => {
+    return this.#serially(lockName, async () => {
       try {
         const held = await this.#take(lockName, options, false)
         held.kept = true
@@ -102,7 +103,7 @@ export class DistributedLock {
     })
   }
 
-  /** True if it was ours until now. */
+  /** True if this instance held it until now. */
   async release(lockName: string): Promise<boolean> {
     const held = this.#held.get(lockName)
     if (!held) return false
@@ -110,7 +111,7 @@ export class DistributedLock {
     return held.lock.release()
   }
 
-  /** Holds it for so much longer from now on. False if it is not ours any more. */
+  /** Holds it for so much longer from now on. False if this instance does not hold it any more. */
   async extend(lockName: string, additionalSeconds: number): Promise<boolean> {
     const held = this.#holding(lockName)
     if (!held) return false
@@ -125,7 +126,7 @@ export class DistributedLock {
 
   /** Runs `fn` while holding the lock, renewed meanwhile. Rejects if it is busy, or if it was lost. */
   async withLock<T>(lockName: string, fn: () => Promise<T>, options: LockOptions = {}): Promise<T> {
-    const held = await this.#inTurn(lockName, () => this.#take(lockName, options, true)).catch((error: unknown) => {
+    const held = await this.#serially(lockName, () => this.#take(lockName, options, true)).catch((error: unknown) => {
       if (!(error instanceof LockTimeoutError)) throw error
       throw new Error(`Failed to acquire lock: ${lockName}`, { cause: error })
     })
@@ -133,9 +134,9 @@ export class DistributedLock {
     let result: T
     try {
       result = await fn()
-      // Also when it is kept: the event loop may have been blocked past its time, before any timer could say so.
-      lease.settle()
-      // Another part of the program released it meanwhile: somebody else may have held it since.
+      // Checked also if `acquire` keeps the lock: the event loop may have been blocked past the deadline, before any timer could run.
+      lease.noticeDeadline()
+      // Another part of the program released it meanwhile: another process may have held it since.
       if (lease.released) throw lease.takenBack ?? new LockLostError(lockName, 'released')
     } finally {
       await this.#leave(lockName, held)
@@ -150,7 +151,7 @@ export class DistributedLock {
   }
 
   /** One `withLock` is over. The last one to leave releases the lock, or stops renewing what `acquire` has taken. */
-  async #leave(lockName: string, held: Held): Promise<void> {
+  async #leave(lockName: string, held: InstanceHold): Promise<void> {
     if (--held.inside > 0) return
     if (held.kept) leaseOf(held.lock).stopRenewing()
     else if (this.#held.get(lockName) === held) await this.release(lockName)
@@ -162,8 +163,8 @@ export class DistributedLock {
     await this.#locks.close({ grace: 0 })
   }
 
-  /** What it returns counts as entered already: nobody else may release it on the way to the caller. */
-  async #take(lockName: string, options: LockOptions, renew: boolean): Promise<Held> {
+  /** The returned hold counts this caller already: no other call may release it before the caller gets it. */
+  async #take(lockName: string, options: LockOptions, renew: boolean): Promise<InstanceHold> {
     const {
       timeoutSeconds = 30,
       blocking = false,
@@ -186,26 +187,26 @@ export class DistributedLock {
       }
     }
     const lock = await this.#locks.acquire(lockName, { ttl, wait, autoRenew: renew, metadata })
-    const held: Held = { lock, inside: 1, kept: false }
+    const held: InstanceHold = { lock, inside: 1, kept: false }
     this.#held.set(lockName, held)
     return held
   }
 
-  #holding(lockName: string): Held | undefined {
+  #holding(lockName: string): InstanceHold | undefined {
     const held = this.#held.get(lockName)
     if (held && !held.lock.isHeld && held.inside === 0) this.#held.delete(lockName)
     return held?.lock.isHeld ? held : undefined
   }
 
-  async #inTurn<T>(lockName: string, run: () => Promise<T>): Promise<T> {
-    const before = this.#turns.get(lockName) ?? Promise.resolve()
-    const turn = before.then(run, run)
-    const settled = turn.catch(() => {})
-    this.#turns.set(lockName, settled)
+  async #serially<T>(lockName: string, run: () => Promise<T>): Promise<T> {
+    const before = this.#lastCalls.get(lockName) ?? Promise.resolve()
+    const call = before.then(run, run)
+    const settled = call.catch(() => {})
+    this.#lastCalls.set(lockName, settled)
     void settled.then(() => {
-      if (this.#turns.get(lockName) === settled) this.#turns.delete(lockName)
+      if (this.#lastCalls.get(lockName) === settled) this.#lastCalls.delete(lockName)
     })
-    return turn
+    return call
   }
 
   #info(lock: Lock): LockInfo {

@@ -1,4 +1,4 @@
-import type { Ask } from '../core/ask.js'
+import type { AcquireRequest } from '../core/request.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
@@ -13,21 +13,21 @@ export interface NestedOption {
 /** Waits, holds, renews, releases: always. Resolves only if the lock was held throughout. */
 export async function withLock<T>(
   engine: Engine,
-  ask: Ask,
+  request: AcquireRequest,
   fn: (lock: Lock) => T | Promise<T>,
   nested?: unknown,
 ): Promise<T> {
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run under the lock')
-  if (nested === undefined) refuseSelfDeadlock(engine.store, [ask.key], () => ask.name)
+  if (nested === undefined) refuseSelfDeadlock(engine.store, [request.key], () => request.name)
   else if (nested !== 'wait') throw new InvalidOptionError('nested', nested, "'wait'")
-  const lock = await engine.acquire(ask)
-  return runUnder(lock, () => holding(engine.store, [ask.key], () => fn(lock)))
+  const lock = await engine.acquire(request)
+  return runUnder(lock, () => holding(engine.store, [request.key], () => fn(lock)))
 }
 
 /** Releases what was held for a callback that has ended. Throws if one of the locks was not held until now. */
 export async function releaseHeld(locks: readonly Lock[]): Promise<void> {
   const leases = locks.map(leaseOf)
-  for (const lease of leases) lease.settle()
+  for (const lease of leases) lease.noticeDeadline()
   // `releaseAll` or `close` took it while the callback ran: another may have held it since, whatever the store answers now.
   const takenBack = leases.find((lease) => lease.takenBack)?.takenBack
   await Promise.all(locks.map((lock) => lock.release()))
@@ -35,7 +35,7 @@ export async function releaseHeld(locks: readonly Lock[]): Promise<void> {
   if (loss) throw loss
 }
 
-/** The function's own error wins over any clean-up; a result counts only if the lock was ours until the end. */
+/** The function's own error wins over any error of the clean-up; its result counts only if the lock was held until the end. */
 export async function runUnder<T>(lock: Lock, fn: () => Promise<T>): Promise<T> {
   let result: T
   try {

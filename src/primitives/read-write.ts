@@ -1,18 +1,19 @@
-import type { Ask } from '../core/ask.js'
+import type { AcquireRequest } from '../core/request.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
 import { type AcquireOptions, type Defaults, optionsOf } from '../core/options.js'
 import { knownOptions } from '../util/options.js'
 import { InvalidOptionError, UnsupportedError } from '../errors.js'
 import { type NestedOption, withLock } from './lock.js'
+import { SUPPORTED_BY } from './supported-by.js'
 
-/** `mode` is said by the method. */
+/** The method determines `mode`. */
 export type ReadWriteCall = Omit<AcquireOptions, 'mode'> & NestedOption
 
 /** Options of `locks.readWrite`. */
 export interface ReadWriteOptions {
   /**
-   * `'accepted'`: also on a store that keeps no line (Redlock), where a steady stream of readers can keep a writer out.
+   * `'accepted'`: also on a store without a queue (Redlock), where a steady stream of readers can keep a writer out.
    */
   starvation?: 'accepted' | undefined
 }
@@ -38,9 +39,9 @@ export class ReadWriteLock {
     if (starvation !== undefined && starvation !== 'accepted') {
       throw new InvalidOptionError('starvation', starvation, "'accepted'")
     }
-    if (!engine.store.features.line && !starvation) {
+    if (!engine.store.features.queue && !starvation) {
       throw new UnsupportedError(
-        `readWrite needs a line so that writers do not starve, and the ${engine.store.name} store keeps none: pass { starvation: 'accepted' } if a steady stream of readers may keep a writer out, or use the memory, SQLite, Redis or PostgreSQL lease-table store`,
+        `readWrite needs a queue so that writers do not starve, and the ${engine.store.name} store has none: pass { starvation: 'accepted' } if a steady stream of readers may keep a writer out, or use ${SUPPORTED_BY.readWrite}`,
       )
     }
     defaults.key('lock', name)
@@ -51,31 +52,31 @@ export class ReadWriteLock {
 
   /** Runs `fn` beside other readers, never beside a writer. */
   async read<T>(fn: (lock: Lock) => T | Promise<T>, options?: ReadWriteCall): Promise<T> {
-    return withLock(this.#engine, this.#ask('shared', options), fn, options?.nested)
+    return withLock(this.#engine, this.#buildRequest('shared', options), fn, options?.nested)
   }
 
   /** Runs `fn` alone. */
   async write<T>(fn: (lock: Lock) => T | Promise<T>, options?: ReadWriteCall): Promise<T> {
-    return withLock(this.#engine, this.#ask('exclusive', options), fn, options?.nested)
+    return withLock(this.#engine, this.#buildRequest('exclusive', options), fn, options?.nested)
   }
 
   /** Holds it beside other readers until `release()`. */
   async acquireRead(options?: Omit<AcquireOptions, 'mode'>): Promise<Lock> {
-    return this.#engine.acquire(this.#ask('shared', options, optionsOf.acquire))
+    return this.#engine.acquire(this.#buildRequest('shared', options, optionsOf.acquire))
   }
 
   /** Holds it alone until `release()`. */
   async acquireWrite(options?: Omit<AcquireOptions, 'mode'>): Promise<Lock> {
-    return this.#engine.acquire(this.#ask('exclusive', options, optionsOf.acquire))
+    return this.#engine.acquire(this.#buildRequest('exclusive', options, optionsOf.acquire))
   }
 
-  #ask(
+  #buildRequest(
     mode: 'exclusive' | 'shared',
     options: ReadWriteCall | undefined,
     known: readonly string[] = optionsOf.withLock,
-  ): Ask {
+  ): AcquireRequest {
     const given = (options as AcquireOptions | undefined)?.mode
     if (given !== undefined) throw new InvalidOptionError('mode', given, 'no value here: the method says it')
-    return this.#defaults.ask('lock', this.#name, { ...options, mode }, known)
+    return this.#defaults.buildRequest('lock', this.#name, { ...options, mode }, known)
   }
 }

@@ -1,19 +1,14 @@
-import type { Ask } from '../core/ask.js'
+import type { AcquireRequest } from '../core/request.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
 import { type AcquireOptions, type Defaults, jsonFrom } from '../core/options.js'
-import { WaitEnded } from '../core/acquisition.js'
-import {
-  InvalidOptionError,
-  LockLostError,
-  LockTimeoutError,
-  StoreUnavailableError,
-  UnsupportedError,
-} from '../errors.js'
-import { type Duration, formatDuration, milliseconds } from '../kit/duration.js'
+import { WaitEnded } from '../core/acquire.js'
+import { InvalidOptionError, LockLostError, StoreUnavailableError, UnsupportedError } from '../errors.js'
+import { type Duration, formatDuration, milliseconds } from '../util/duration.js'
 import type { Refusal } from '../store.js'
 import { knownOptions } from '../util/options.js'
+import { SUPPORTED_BY } from './supported-by.js'
 
 /** Options of `locks.runOnce`. */
 export interface RunOnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 'signal'> {
@@ -21,11 +16,14 @@ export interface RunOnceOptions extends Pick<AcquireOptions, 'ttl' | 'wait' | 's
   retain?: Duration | undefined
 }
 
-/** 1 MB of bytes as base64 and what stands around it, which is what leasehold/http records at most. */
+/** Bytes of JSON: 1 MB as base64 with what surrounds it, which is what leasehold/http records at most. */
 const LARGEST_RESULT = 1_572_864
+/** Pause in milliseconds between attempts to record a result while the store does not answer and the lease lasts. */
 const RETRY_EVERY_MS = 100
+/** One day, the documented default. */
 const DEFAULT_RETAIN_MS = 86_400_000
 const OPTIONS = ['retain', 'ttl', 'wait', 'signal']
+/** The value beside the lease while the function runs. */
 export const RUNNING = '{"done":false}'
 
 /** What is kept beside the lease once a run has been recorded. */
@@ -35,7 +33,7 @@ export interface Recorded {
   result?: unknown
 }
 
-/** At most one recorded run of `fn` per key; everybody else gets what it returned, as JSON gives it back. */
+/** At most one recorded run of `fn` per key; all other callers get what it returned, as JSON gives it back. */
 export async function runOnce<T>(
   engine: Engine,
   defaults: Defaults,
@@ -46,7 +44,7 @@ export async function runOnce<T>(
   const { retain = DEFAULT_RETAIN_MS, ...terms } = knownOptions(options, OPTIONS)
   if (!engine.store.features.values) {
     throw new UnsupportedError(
-      `runOnce needs a store that remembers results, and the ${engine.store.name} store cannot: use memory, sqlite, redis or postgres`,
+      `runOnce needs a store that remembers results, and the ${engine.store.name} store cannot: use ${SUPPORTED_BY.runOnce}`,
     )
   }
   if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run once')
@@ -59,7 +57,7 @@ export async function runOnce<T>(
     )
   }
   const retainMs = Math.ceil(milliseconds('retain', retain, max === undefined ? { min: 10 } : { min: 10, max }))
-  const plain = defaults.ask('run-once', key, terms)
+  const plain = defaults.buildRequest('run-once', key, terms)
   refuseSelfDeadlock(engine.store, [plain.key], () => key)
   // A lease is never shortened, so it must not be longer than the record that it will become.
   const outcome = await lockOrRecord(engine, { ...plain, ttlMs: Math.min(plain.ttlMs, retainMs), value: RUNNING })
@@ -67,8 +65,12 @@ export async function runOnce<T>(
   return run(outcome, fn, retainMs)
 }
 
-/** The right to run, or what somebody else's run has left. `whileRunning` hears of each look at somebody who still runs. */
-export async function lockOrRecord(engine: Engine, plain: Ask, whileRunning?: () => void): Promise<Lock | Recorded> {
+/** The right to run, or the result that another run has recorded. `whileRunning` is called for each refusal by a run that is still under way. */
+export async function lockOrRecord(
+  engine: Engine,
+  plain: AcquireRequest,
+  whileRunning?: () => void,
+): Promise<Lock | Recorded> {
   let record: Recorded | undefined
   let heldBy: string | undefined
   const onRefusal = ({ blocker }: Refusal): boolean => {
@@ -77,16 +79,14 @@ export async function lockOrRecord(engine: Engine, plain: Ask, whileRunning?: ()
     if (!record) whileRunning?.()
     return record !== undefined
   }
-  const ask = { ...plain, onRefusal }
-  if (ask.waitMs === 0) {
-    const lock = (await engine.tryAcquire(ask)) ?? record
+  const request = { ...plain, onRefusal }
+  if (request.waitMs === 0) {
+    const lock = (await engine.tryAcquire(request)) ?? record
     if (lock) return lock
-    const { name, kind } = ask
-    engine.events.emit('timeout', () => ({ name, kind, waitedMs: 0, heldBy }))
-    throw new LockTimeoutError(name, { waitedMs: 0, heldBy })
+    throw engine.timedOut(request, { waitedMs: 0, heldBy })
   }
   try {
-    return await engine.acquire(ask)
+    return await engine.acquire(request)
   } catch (error) {
     if (error instanceof WaitEnded && record) return record
     throw error
@@ -94,13 +94,13 @@ export async function lockOrRecord(engine: Engine, plain: Ask, whileRunning?: ()
 }
 
 async function run<T>(lock: Lock, fn: (lock: Lock) => T | Promise<T>, retainMs: number): Promise<T> {
-  const { engine, ask } = leaseOf(lock)
+  const { host: engine, request } = leaseOf(lock)
   let value: string
   try {
-    const result = await holding(engine.store, [ask.key], () => fn(lock))
+    const result = await holding(engine.store, [request.key], () => fn(lock))
     value = recordOf(result)
   } catch (error) {
-    // Nothing was recorded: whoever comes next may try.
+    // Nothing was recorded: the next caller may try.
     await lock.release()
     throw error
   }
@@ -111,12 +111,17 @@ async function run<T>(lock: Lock, fn: (lock: Lock) => T | Promise<T>, retainMs: 
 /** Fenced by the store: it keeps the record only for the one whose lease is still there. */
 export async function keepRecord(lock: Lock, value: string, retainMs: number): Promise<void> {
   const lease = leaseOf(lock)
-  const { world } = lease.engine
+  const { world } = lease.host
   for (;;) {
     const { outcome, ...rest } = await lease.keep(value, retainMs)
     if (outcome === 'ours') return
     if (outcome === 'gone') throw lease.loss ?? new LockLostError(lock.name, 'gone')
     const { error } = rest as { error: unknown }
+    if (error instanceof InvalidOptionError) {
+      // The store would refuse this record for ever, and the lease is renewed meanwhile.
+      await lock.release()
+      throw error
+    }
     if (!lease.held) {
       throw new StoreUnavailableError(`"${lock.name}" ran, and may or may not have been recorded`, { cause: error })
     }
@@ -135,7 +140,7 @@ function recordIn(value: string | undefined): Recorded | undefined {
     const content = JSON.parse(value) as Recorded | { done: false } | null
     return content?.done === true ? content : undefined
   } catch {
-    // Not written by us. It will expire, and until then nobody runs.
+    // Another program wrote this value. It expires, and until then no caller runs the function.
     return undefined
   }
 }

@@ -1,4 +1,4 @@
-import type { Ask } from '../core/ask.js'
+import type { AcquireRequest } from '../core/request.js'
 import type { Engine } from '../core/engine.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import type { Defaults } from '../core/options.js'
@@ -16,7 +16,7 @@ export interface WebLockOptions {
   mode?: 'exclusive' | 'shared'
   /** Call back with null instead of waiting. */
   ifAvailable?: boolean
-  /** Take it from whoever holds it, before everybody who waits. */
+  /** Take it from its holders, ahead of all waiters. */
   steal?: boolean
   /** Cancels the wait. */
   signal?: AbortSignal
@@ -55,19 +55,19 @@ export class WebLocks {
     if (typeof callback !== 'function') throw new TypeError('the callback passed to request is not a function')
     refuseCombinations(name, options)
     options.signal?.throwIfAborted()
-    const ask = this.#ask(name, options)
-    // Before asking: the lock may be stolen between its grant and the first time anybody looks at it.
+    const request = this.#buildRequest(name, options)
+    // Registered before the request: the lock may be stolen between its grant and the first time its signal is read.
     const { revocations } = this.#engine
     revocations.begin()
     try {
-      const lock = await this.#acquire(ask, options.ifAvailable === true)
+      const lock = await this.#acquire(request, options.ifAvailable === true)
       if (!lock) return await callback(null)
-      // Whoever is robbed in this process hears of it first, as in a browser, where each callback is a task of its own.
-      if (ask.steal) await new Promise((resolve) => setImmediate(resolve))
-      // Granted, but cancelled before the callback could be told: then it never is.
+      // Holders of this process whose lock was stolen reject first, as in a browser, where each callback is a task of its own.
+      if (request.steal) await new Promise((resolve) => setImmediate(resolve))
+      // Granted, but cancelled before the callback could start: then it never does.
       if (options.signal?.aborted) await lock.release()
       options.signal?.throwIfAborted()
-      return await this.#run(lock, ask, callback)
+      return await this.#run(lock, request, callback)
     } finally {
       revocations.end()
     }
@@ -77,51 +77,51 @@ export class WebLocks {
     const prefix = `lock:${this.#defaults.prefix}`
     // What was requested before is in the store by then.
     await this.#engine.ordered.drained()
-    // Also those of before: whoever is granted while we look is in no list of holders yet, and waits no longer.
+    // Also the names of before: a request that is granted during this query is in no list of holders yet, and waits no longer.
     const contested = new Set(this.#awaited(prefix))
-    const holders = await this.#engine.look('query', (store) => store.holders?.(prefix))
+    const holders = await this.#engine.read('query', (store) => store.holders?.(prefix))
     for (const view of holders) if (view.waiting !== 0) contested.add(view.key)
     for (const key of this.#awaited(prefix)) contested.add(key)
-    // Who holds and who waits for one name in one look: otherwise whoever was granted in between would be in neither.
-    const looks = await Promise.all([...contested].map((key) => this.#look(key)))
+    // Holders and waiters of one name in one call: a request granted between two calls would be in neither list.
+    const states = await Promise.all([...contested].map((key) => this.#inspect(key)))
     const uncontested = holders.filter((view) => !contested.has(view.key)).map((view) => this.#held(view))
-    const held = [...looks.flatMap((look) => look.held), ...uncontested].sort(bySince)
+    const held = [...states.flatMap((state) => state.held), ...uncontested].sort(bySince)
     return {
       held: held.map(plain),
-      pending: looks
-        .flatMap((look) => look.pending)
+      pending: states
+        .flatMap((state) => state.pending)
         .sort(bySince)
         .map(plain),
     }
   }
 
   #awaited(prefix: string): string[] {
-    return [...this.#engine.waiting()].map(({ ask }) => ask.key).filter((key) => key.startsWith(prefix))
+    return [...this.#engine.waiting()].map(({ request }) => request.key).filter((key) => key.startsWith(prefix))
   }
 
-  /** The store's line of one name, and behind it those of this process who do not stand there (yet). */
-  async #look(key: string): Promise<{ held: Dated[]; pending: Dated[] }> {
+  /** The store's queue of one name, and behind it the requests of this process that have no entry there (yet). */
+  async #inspect(key: string): Promise<{ held: Dated[]; pending: Dated[] }> {
     const { world } = this.#engine
     const at = world.now()
-    const { holders, waiters } = await this.#engine.look('query', (store) => store.inspect?.(key))
-    const own = [...this.#engine.waiting()].filter(({ ask }) => ask.key === key)
+    const { holders, waiters } = await this.#engine.read('query', (store) => store.inspect?.(key))
+    const own = [...this.#engine.waiting()].filter(({ request }) => request.key === key)
     const ownSince = new Map(own.map(({ owner, waitedMs }) => [owner, world.now() - waitedMs]))
     const pending = waiters.map((view) => {
       const since = ownSince.get(view.owner) ?? at - (view.waitedMs ?? 0)
       return { ...this.#info(view), since }
     })
     const known = new Set([...holders, ...waiters].map((view) => view.owner))
-    for (const { ask, owner, waitedMs } of own) {
+    for (const { request, owner, waitedMs } of own) {
       if (known.has(owner)) continue
-      pending.push({ ...this.#info({ key, owner, weight: ask.weight }), since: world.now() - waitedMs })
+      pending.push({ ...this.#info({ key, owner, weight: request.weight }), since: world.now() - waitedMs })
     }
     return { held: holders.map((view) => this.#held(view)), pending: inOrder(pending) }
   }
 
-  #ask(name: string, options: WebLockOptions): Ask {
+  #buildRequest(name: string, options: WebLockOptions): AcquireRequest {
     const { mode = 'exclusive', signal, steal } = options
     const key = `lock:${this.#defaults.prefix}${name}`
-    // In memory any name that the specification allows will do; elsewhere it has to travel.
+    // The memory store takes any name that the specification allows; elsewhere it must be sent and stored.
     if (!this.#engine.store.immediate) this.#defaults.key('lock', name)
     return {
       name,
@@ -141,18 +141,18 @@ export class WebLocks {
     }
   }
 
-  async #acquire(ask: Ask, ifAvailable: boolean): Promise<Lock | null> {
+  async #acquire(request: AcquireRequest, ifAvailable: boolean): Promise<Lock | null> {
     const { store } = this.#engine
-    if (ask.steal && !store.revoke) {
+    if (request.steal && !store.revoke) {
       throw new UnsupportedError(`the ${store.name} store cannot take a lock away: request without steal`)
     }
-    if (!store.features.line && !ask.steal && !ifAvailable) {
+    if (!store.features.queue && !request.steal && !ifAvailable) {
       throw new UnsupportedError(
-        `request grants in the order of asking and needs a line, and the ${store.name} store keeps none: use withLock, or request with ifAvailable`,
+        `request grants in the order of asking and needs a queue, and the ${store.name} store has none: use withLock, or request with ifAvailable`,
       )
     }
     try {
-      return await (ifAvailable ? this.#engine.tryAcquire(ask) : this.#engine.acquire(ask))
+      return await (ifAvailable ? this.#engine.tryAcquire(request) : this.#engine.acquire(request))
     } catch (error) {
       // Closing ends requests the way a closed page would. Outages stay what they are.
       if (error instanceof ClosedError) throw abortError(error.message, error)
@@ -161,27 +161,27 @@ export class WebLocks {
   }
 
   /** Holds the lock until the callback's promise settles. A lock lost or stolen meanwhile ends the request at once. */
-  async #run<T>(lock: Lock, ask: Ask, callback: WebLockCallback<T>): Promise<Awaited<T>> {
+  async #run<T>(lock: Lock, request: AcquireRequest, callback: WebLockCallback<T>): Promise<Awaited<T>> {
     const lease = leaseOf(lock)
     const refuseLoss = (): void => {
-      lease.settle()
+      lease.noticeDeadline()
       const loss = lease.loss ?? lease.takenBack
-      if (loss) throw abortError(`"${ask.name}" was lost or stolen: ${loss.message}`, loss)
+      if (loss) throw abortError(`"${request.name}" was lost or stolen: ${loss.message}`, loss)
     }
     const lost = new Promise<void>((resolve) => (lease.onLoss = resolve)).then(refuseLoss)
     lost.catch(() => {})
     let result: Awaited<T>
     try {
       refuseLoss()
-      const face: WebLock = Object.freeze({ name: ask.name, mode: ask.mode })
-      const running = (async () => callback(face))() as Promise<Awaited<T>>
+      const handle: WebLock = Object.freeze({ name: request.name, mode: request.mode })
+      const running = (async () => callback(handle))() as Promise<Awaited<T>>
       running.catch(() => {})
       // Closing lets the callback finish, until its grace has passed.
       await Promise.race([running, lost])
       result = await running
       refuseLoss()
     } catch (error) {
-      // Lost or stolen, it is told at once; otherwise the name is free again when the request is over.
+      // Lost or stolen, the request rejects at once; otherwise the lock is released before it settles.
       const releasing = lock.release()
       if (!lease.loss && !lease.takenBack) await releasing
       throw error
@@ -189,12 +189,12 @@ export class WebLocks {
       lease.onLoss = undefined
     }
     await lock.release()
-    // Where a theft is noticed late, letting go may be what tells of it.
+    // Where a steal is noticed late, the release may be what reveals it.
     refuseLoss()
     return result
   }
 
-  /** Tokens tell the order of grants, being the store's microseconds. Only what is not ours has none. */
+  /** Tokens give the order of grants, because they are the store's microseconds. Only holders that are not leasehold's have none. */
   #held(view: HolderView): Dated {
     const since = view.token === undefined ? this.#engine.world.date() - (view.heldMs ?? 0) : Number(view.token) / 1_000
     return { ...this.#info(view), since }
@@ -206,7 +206,7 @@ export class WebLocks {
   }
 }
 
-/** With what tells the order: since when, in milliseconds. */
+/** With the time that determines the order, in milliseconds. */
 interface Dated extends WebLockInfo {
   since: number
 }
@@ -215,7 +215,7 @@ function bySince(a: Dated, b: Dated): number {
   return a.since - b.since
 }
 
-/** A line as it is, whatever the clocks of the store and of this process say of those who stand in it. */
+/** The queue in the store's order, whatever the clocks of the store and of this process say of its entries. */
 function inOrder(line: Dated[]): Dated[] {
   for (const [i, waiter] of line.entries()) waiter.since = Math.max(waiter.since, line[i - 1]?.since ?? 0)
   return line

@@ -1,7 +1,7 @@
 import { InvalidOptionError } from '../errors.js'
 
 /**
- * Which lock a wrapped function runs under. (`& {}`: what the arguments are is told by the function first, so that a
+ * Which lock a wrapped function runs under. (`& {}`: the types of the arguments come from the function first, so that a
  * name may be made of the first of them only.)
  */
 export type NameOf<A extends unknown[]> = string | ((...args: A & {}) => string)

@@ -1,73 +1,82 @@
 /**
- * The kit, bound to a test runner.
+ * The conformance kit, bound to a test runner.
  *
  * @module
  */
 import { strict as assert } from 'node:assert'
-import { Bench, Premises, type Setup } from './bench.js'
+import { TestContext, SharedClients, type Setup } from './test-context.js'
 import { type Alternative, type Case, type Need, lacksOf, visibleOnly } from './case.js'
 import { storeCases } from './store-cases.js'
 
 export interface ConformanceOptions {
-  /** The store, in the runner's report. */
+  /** The store's name in the report of the runner. */
   name: string
   /** Called once, before the first case. */
   open(): Promise<Setup>
 
-  /** The runner's own functions, so that the kit depends on none: those of vitest, or of node:test (`before`, `after`). */
+  /**
+   * The runner's own functions, so that the kit depends on no runner: those of vitest, or of node:test (`before`,
+   * `after`).
+   */
   describe: (name: string, body: () => void) => unknown
   /** May be `test.concurrent`: cases never use each other's names. */
   test: (name: string, body: () => Promise<void>) => unknown
   beforeAll: (body: () => Promise<void>) => unknown
   afterAll: (body: () => Promise<void>) => unknown
 
-  /** What the store cannot do. The kit then checks what is promised instead, and that the store says the same of itself. */
+  /**
+   * What the store cannot do. The kit then checks what is guaranteed instead, and that the store's members say the
+   * same.
+   */
   lacks?: readonly Need[]
-  /** Cases that do not apply for another reason: their sentence, and why. */
+  /** Cases that do not apply for another reason: the case's name, and why. */
   except?: Readonly<Record<string, string>>
   /** Absent: all cases of the store contract. */
   cases?: readonly Case[]
 }
 
-/** Declares one test per case, and one that names what was left out. */
+/** Declares one test per case, and one test that names what was left out. */
 export function conformance(options: ConformanceOptions): void {
   const { name, lacks = [], except = {}, cases = storeCases() } = options
   const plan = plannedCases(cases, lacks, except)
   options.describe(name, () => {
-    let premises: Premises | undefined
+    let shared: SharedClients | undefined
     options.beforeAll(async () => {
-      premises = new Premises(await options.open())
+      shared = new SharedClients(await options.open())
     })
     options.afterAll(async () => {
-      await premises?.close()
+      await shared?.close()
     })
-    for (const item of plan.run) options.test(item.name, () => runOn(premises as Premises, item))
+    for (const item of plan.run) options.test(item.name, () => runOn(shared as SharedClients, item))
     options.test(titleOfOmissions(plan.omitted, lacks), async () => {
-      const store = await (premises as Premises).client(0)
+      const store = await (shared as SharedClients).client(0)
       assert.deepEqual([...visibleOnly(lacks)].sort(), lacksOf(store).sort(), 'the store lacks what it is said to lack')
       const known = new Set(cases.map((item) => item.name))
       const unknown = Object.keys(except).filter((sentence) => !known.has(sentence))
-      assert.deepEqual(unknown, [], 'exceptions name cases that exist')
+      assert.deepEqual(unknown, [], 'every exception names a case that exists')
     })
   })
 }
 
-/** One case on one place, without a runner: rejects if it is not kept. `patienceMs`: how long to wait for what must happen. */
+/**
+ * Runs one case without a runner. Rejects if the guarantee is broken. `patienceMs`: how long to wait for what must
+ * happen.
+ */
 export async function runCase(item: Pick<Case, 'run'>, setup: Setup, patienceMs?: number): Promise<void> {
-  const premises = new Premises(setup, patienceMs)
+  const shared = new SharedClients(setup, patienceMs)
   try {
-    await runOn(premises, item)
+    await runOn(shared, item)
   } finally {
-    await premises.close()
+    await shared.close()
   }
 }
 
-async function runOn(premises: Premises, item: Pick<Case, 'run'>): Promise<void> {
-  const bench = new Bench(premises, await premises.client(0))
+async function runOn(shared: SharedClients, item: Pick<Case, 'run'>): Promise<void> {
+  const context = new TestContext(shared, await shared.client(0))
   try {
-    await item.run(bench)
+    await item.run(context)
   } finally {
-    await bench.clear()
+    await context.clear()
   }
 }
 
@@ -87,7 +96,7 @@ function plannedCases(cases: readonly Case[], lacks: readonly Need[], except: Re
     else if (missing.length === 0) plan.run.push(item)
     else {
       plan.omitted.push({ name: item.name, why: `lacks ${missing.join(', ')}` })
-      // Several cases may share one alternative.
+      // Several cases may share one alternative, which runs once.
       const { otherwise } = item
       if (otherwise && missingOf(otherwise).length === 0 && !alternatives.has(otherwise.name)) {
         alternatives.add(otherwise.name)

@@ -3,15 +3,15 @@ import { acquireCases } from './core-cases/acquire.js'
 import { cancelCases } from './core-cases/cancel.js'
 import { closeCases } from './core-cases/close.js'
 import { faultCases } from './core-cases/faults.js'
-import { hintCases } from './core-cases/hints.js'
+import { notificationCases } from './core-cases/notifications.js'
 import { holdCases } from './core-cases/hold.js'
 import { inputCases } from './core-cases/input.js'
-import { lookCases } from './core-cases/look.js'
+import { inspectCases } from './core-cases/inspect.js'
 import { lossCases } from './core-cases/loss.js'
 import { queueCases } from './core-cases/queue.js'
 import { withLockCases } from './core-cases/with-lock.js'
 
-/** Every behaviour of locks on top of a store, as a sentence each. */
+/** Every guarantee of locks on top of a store, one sentence each. */
 export function coreCases(): Case[] {
   return [
     ...acquireCases,
@@ -21,9 +21,9 @@ export function coreCases(): Case[] {
     ...holdCases,
     ...lossCases,
     ...faultCases,
-    ...hintCases,
+    ...notificationCases,
     ...inputCases,
-    ...lookCases,
+    ...inspectCases,
     ...closeCases,
   ]
 }

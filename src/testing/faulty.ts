@@ -1,12 +1,12 @@
 /**
- * A store that misbehaves on demand: between the core and a real store, it loses, delays, breaks and doubles.
+ * A store that misbehaves on demand: between the core and a real store it loses, delays, breaks and duplicates.
  *
  * @module
  */
-import { type World, realWorld } from '../kit/world.js'
+import { type World, realWorld } from '../util/world.js'
 import type { Failure, Store, StoreEvent, Watch } from '../store.js'
 
-/** The calls that a fault can strike. */
+/** The calls that a fault can affect. */
 export type FaultyCall = 'acquire' | 'renew' | 'release' | 'take' | 'holders' | 'inspect' | 'revoke' | 'now'
 
 /**
@@ -15,11 +15,11 @@ export type FaultyCall = 'acquire' | 'renew' | 'release' | 'take' | 'holders' | 
  * - `break-call`: rejects, and nothing was done. `break-reply`: rejects, although it was done.
  * - `lose-call`: never answers, and nothing was done. `lose-reply`: never answers, although it was done.
  * - `delay-call`: done later. `delay-reply`: done at once, answered later.
- * - `swap-call`: done only after the next call was, or after `ms` if there is none.
+ * - `swap-call`: done only after the next call, or after `ms` if there is none.
  * - `unknown`: nothing is done, and each item is answered `unknown`.
  *
  * And with events: `lose-event`, `double-event`, `delay-event`, `swap-event` (delivered after the next one), and
- * `deaf`: a watch opened meanwhile says that it hears nothing, and hears nothing.
+ * `dead-watch`: a watch opened meanwhile reports that it is not live, and delivers nothing.
  */
 export type FaultEffect =
   | 'break-call'
@@ -34,60 +34,60 @@ export type FaultEffect =
   | 'double-event'
   | 'delay-event'
   | 'swap-event'
-  | 'deaf'
+  | 'dead-watch'
 
 export interface Fault {
   effect: FaultEffect
-  /** Which calls. Absent: acquire, renew and release. */
+  /** The calls it affects. Absent: acquire, renew and release. */
   on?: FaultyCall | readonly FaultyCall[]
-  /** Which events. Absent: all. */
+  /** The events it affects. Absent: all. */
   events?: StoreEvent['type'] | readonly StoreEvent['type'][]
-  /** Only calls whose items, or events which, are like this. */
+  /** Limits the fault to calls by their items, or to events. */
   when?: (what: never) => boolean
-  /** For how long a delay lasts, and at most a swap. Absent: until the fault is lifted. */
+  /** How long a delay lasts, or a swap at most. Absent: until the fault is lifted. */
   ms?: number
-  /** How often it strikes. Absent: until it is lifted. */
+  /** How many calls or events it affects. Absent: all, until it is lifted. */
   times?: number
-  /** How likely it strikes, 0 to 1. Absent: always. */
+  /** The probability of each strike, 0 to 1. Absent: 1. */
   chance?: number
   /** What a broken call rejects with. */
   error?: unknown
 }
 
-/** A fault at work. */
+/** An active fault. */
 export interface Injected {
   /** How often it has struck. */
   readonly struck: number
-  /** Settles when it has struck so often. */
+  /** Resolves when it has struck this many times. */
   strikes(times?: number): Promise<void>
-  /** It strikes no more, and what it delays goes on. What it lost stays lost. */
+  /** Ends the fault. What it delays continues; what it lost stays lost. */
   lift(): void
 }
 
 export interface FaultyStore extends Store {
   inject(fault: Fault): Injected
-  /** Tells the core that leases may have been lost without notice, as a store does after a reconnect. */
-  doubt(): void
-  /** Every call so far, in order: what was asked, before any fault. */
+  /** Reports to the core that leases may have been lost without notice, as a store does after a reconnect. */
+  reportPossibleLoss(): void
+  /** Every call so far, in order, as the core sent it, before any fault. */
   readonly calls: readonly { call: FaultyCall; items: readonly unknown[]; at: number }[]
 }
 
 export interface FaultyOptions {
-  /** How long the core waits for an answer, instead of what the store says: lost replies then cost less time in tests. */
+  /** The store's `timeoutMs` as the core sees it. A short one makes lost replies cost less time in tests. */
   timeoutMs?: number
   world?: World
 }
 
-/** The same store, with faults in between. A call that no fault strikes is passed on as it is. */
+/** The same store, with faults in between. A call that no fault affects is passed on unchanged. */
 export function faulty(store: Store, faults: readonly Fault[] = [], options: FaultyOptions = {}): FaultyStore {
-  const saboteur = new Saboteur(options.world ?? realWorld)
-  for (const fault of faults) saboteur.inject(fault)
-  return wrap(store, saboteur, options.timeoutMs ?? store.timeoutMs)
+  const injector = new FaultInjector(options.world ?? realWorld)
+  for (const fault of faults) injector.inject(fault)
+  return wrap(store, injector, options.timeoutMs ?? store.timeoutMs)
 }
 
-/** Never `immediate`: a fault may make a promise of any answer. */
-function wrap(store: Store, saboteur: Saboteur, timeoutMs: number): FaultyStore {
-  const doubters = new Set<(affected?: (key: string) => boolean) => void>()
+/** Never `immediate`: a fault may turn any answer into a promise. */
+function wrap(store: Store, injector: FaultInjector, timeoutMs: number): FaultyStore {
+  const lossListeners = new Set<(affected?: (key: string) => boolean) => void>()
   return {
     name: store.name,
     expiry: store.expiry,
@@ -97,45 +97,45 @@ function wrap(store: Store, saboteur: Saboteur, timeoutMs: number): FaultyStore 
     maxTtlMs: store.maxTtlMs,
     blocks: store.blocks,
     ...(store.partition && { partition: (key: string) => store.partition?.(key) as string | number }),
-    acquire: (claims, how) => saboteur.call('acquire', claims, () => store.acquire(claims, how)),
-    renew: (renewals) => saboteur.call('renew', renewals, () => store.renew(renewals)),
-    release: (leases) => saboteur.call('release', leases, () => store.release(leases)),
-    ...(store.watch && { watch: (key, listener) => saboteur.watch(store, key, listener) }),
+    acquire: (claims, how) => injector.call('acquire', claims, () => store.acquire(claims, how)),
+    renew: (renewals) => injector.call('renew', renewals, () => store.renew(renewals)),
+    release: (leases) => injector.call('release', leases, () => store.release(leases)),
+    ...(store.watch && { watch: (key, listener) => injector.watch(store, key, listener) }),
     ...(store.watchRevoked && { watchRevoked: (listener) => store.watchRevoked?.(listener) as Watch }),
     ...(store.idle && { idle: () => store.idle?.() }),
     ...(store.outage && { outage: () => store.outage?.() }),
-    onDoubt(listener) {
-      doubters.add(listener)
-      const stop = store.onDoubt?.(listener)
+    onPossibleLoss(listener) {
+      lossListeners.add(listener)
+      const stop = store.onPossibleLoss?.(listener)
       return () => {
-        doubters.delete(listener)
+        lossListeners.delete(listener)
         stop?.()
       }
     },
-    ...looks(store, saboteur),
+    ...optionalMethods(store, injector),
     close: () => store.close(),
-    inject: (fault) => saboteur.inject(fault),
-    doubt: () => {
-      for (const listener of [...doubters]) listener()
+    inject: (fault) => injector.inject(fault),
+    reportPossibleLoss: () => {
+      for (const listener of [...lossListeners]) listener()
     },
-    calls: saboteur.calls,
+    calls: injector.calls,
   }
 }
 
-/** The optional methods: those that are there stay there, the others stay missing. */
-function looks(store: Store, saboteur: Saboteur): Partial<Store> {
+/** The optional methods: present ones stay present, missing ones stay missing. */
+function optionalMethods(store: Store, injector: FaultInjector): Partial<Store> {
   const { holders, inspect, revoke, take, now } = store
   return {
-    ...(holders && { holders: (prefix) => saboteur.call('holders', [prefix], () => holders.call(store, prefix)) }),
-    ...(inspect && { inspect: (key) => saboteur.call('inspect', [key], () => inspect.call(store, key)) }),
-    ...(revoke && { revoke: (key) => saboteur.call('revoke', [key], () => revoke.call(store, key)) }),
-    ...(take && { take: (requests) => saboteur.call('take', requests, () => take.call(store, requests)) }),
-    ...(now && { now: () => saboteur.call('now', [], () => now.call(store)) }),
+    ...(holders && { holders: (prefix) => injector.call('holders', [prefix], () => holders.call(store, prefix)) }),
+    ...(inspect && { inspect: (key) => injector.call('inspect', [key], () => inspect.call(store, key)) }),
+    ...(revoke && { revoke: (key) => injector.call('revoke', [key], () => revoke.call(store, key)) }),
+    ...(take && { take: (requests) => injector.call('take', requests, () => take.call(store, requests)) }),
+    ...(now && { now: () => injector.call('now', [], () => now.call(store)) }),
   }
 }
 
-/** One fault, how often it struck, and who waits for it. */
-class Agent implements Injected {
+/** One fault, how often it struck, and the callers that wait for it to strike. */
+class ActiveFault implements Injected {
   readonly fault: Fault
   struck = 0
   lifted = false
@@ -161,7 +161,7 @@ class Agent implements Injected {
     for (const { times, tell } of this.#witnesses) if (this.struck >= times) tell()
   }
 
-  /** Until the time has passed or the fault is lifted. */
+  /** Resolves when the time has passed or the fault is lifted. */
   pause(world: World): Promise<void> {
     if (this.lifted) return Promise.resolve()
     return new Promise((resolve) => {
@@ -174,7 +174,7 @@ class Agent implements Injected {
     })
   }
 
-  /** Called before others go on, so that what was swapped comes after them. */
+  /** Called before others continue, so that a swapped call comes after them. */
   whenLifted(go: () => void): void {
     if (this.lifted) go()
     else this.#held.add(go)
@@ -183,11 +183,11 @@ class Agent implements Injected {
 
 const CALLS_BY_DEFAULT: readonly string[] = ['acquire', 'renew', 'release']
 
-class Saboteur {
+class FaultInjector {
   readonly calls: { call: FaultyCall; items: readonly unknown[]; at: number }[] = []
   readonly #world: World
-  #agents: Agent[] = []
-  /** Calls that wait until another was done. */
+  #faults: ActiveFault[] = []
+  /** Swapped calls that wait for another call to be done. */
   #swapped: (() => void)[] = []
 
   constructor(world: World) {
@@ -195,29 +195,29 @@ class Saboteur {
   }
 
   inject(fault: Fault): Injected {
-    const agent = new Agent(fault)
-    this.#agents.push(agent)
-    return agent
+    const active = new ActiveFault(fault)
+    this.#faults.push(active)
+    return active
   }
 
   call<T>(call: FaultyCall, items: readonly unknown[], run: () => T | Promise<T>): T | Promise<T> {
     this.calls.push({ call, items, at: this.#world.now() })
-    const agent = this.#agentFor((fault) => strikesCall(fault, call, items))
-    return agent ? this.#sabotage(agent, items, run) : this.#done(run())
+    const active = this.#faultFor((fault) => strikesCall(fault, call, items))
+    return active ? this.#applyFault(active, items, run) : this.#done(run())
   }
 
-  async #sabotage<T>(agent: Agent, items: readonly unknown[], run: () => T | Promise<T>): Promise<T> {
-    const { effect, error = new Error(`injected fault: ${agent.fault.effect}`) } = agent.fault
+  async #applyFault<T>(active: ActiveFault, items: readonly unknown[], run: () => T | Promise<T>): Promise<T> {
+    const { effect, error = new Error(`injected fault: ${active.fault.effect}`) } = active.fault
     const never = (): Promise<never> => new Promise(() => {})
     if (effect === 'break-call') throw error
     if (effect === 'lose-call') return never()
     if (effect === 'unknown') return items.map(() => unknownAnswer(error)) as T
-    if (effect === 'delay-call') await agent.pause(this.#world)
-    if (effect === 'swap-call') await this.#afterTheNext(agent)
+    if (effect === 'delay-call') await active.pause(this.#world)
+    if (effect === 'swap-call') await this.#afterTheNext(active)
     const answer = await this.#done(run())
     if (effect === 'break-reply') throw error
     if (effect === 'lose-reply') return never()
-    if (effect === 'delay-reply') await agent.pause(this.#world)
+    if (effect === 'delay-reply') await active.pause(this.#world)
     return answer
   }
 
@@ -233,16 +233,17 @@ class Saboteur {
     return answer
   }
 
-  #afterTheNext(agent: Agent): Promise<void> {
+  #afterTheNext(active: ActiveFault): Promise<void> {
     return new Promise((resolve) => {
       this.#swapped.push(resolve)
-      agent.whenLifted(resolve)
-      if (agent.fault.ms !== undefined) this.#world.after(agent.fault.ms, resolve)
+      active.whenLifted(resolve)
+      if (active.fault.ms !== undefined) this.#world.after(active.fault.ms, resolve)
     })
   }
 
   watch(store: Store, key: string, listener: (event: StoreEvent) => void): Watch {
-    if (this.#agentFor(({ effect }) => effect === 'deaf')) return { ready: false, live: () => false, close: () => {} }
+    if (this.#faultFor(({ effect }) => effect === 'dead-watch'))
+      return { ready: false, live: () => false, close: () => {} }
     let kept: StoreEvent | undefined
     const deliver = (event: StoreEvent): void => {
       listener(event)
@@ -251,10 +252,10 @@ class Saboteur {
       if (late) listener(late)
     }
     const hear = (event: StoreEvent): void => {
-      const agent = this.#agentFor((fault) => strikesEvent(fault, event))
-      const effect = agent?.fault.effect
+      const active = this.#faultFor((fault) => strikesEvent(fault, event))
+      const effect = active?.fault.effect
       if (effect === 'lose-event') return
-      if (effect === 'delay-event') return void agent?.pause(this.#world).then(() => deliver(event))
+      if (effect === 'delay-event') return void active?.pause(this.#world).then(() => deliver(event))
       if (effect === 'swap-event' && !kept) return void (kept = event)
       deliver(event)
       if (effect === 'double-event') deliver(event)
@@ -262,18 +263,18 @@ class Saboteur {
     return (store.watch as NonNullable<Store['watch']>).call(store, key, hear)
   }
 
-  #agentFor(strikes: (fault: Fault) => boolean): Agent | undefined {
-    const agent = this.#agents.find(({ fault, lifted, struck }) => {
+  #faultFor(strikes: (fault: Fault) => boolean): ActiveFault | undefined {
+    const active = this.#faults.find(({ fault, lifted, struck }) => {
       if (lifted || struck >= (fault.times ?? Number.POSITIVE_INFINITY) || !strikes(fault)) return false
       return fault.chance === undefined || this.#world.random() < fault.chance
     })
-    agent?.strike()
-    return agent
+    active?.strike()
+    return active
   }
 }
 
 function strikesCall(fault: Fault, call: FaultyCall, items: readonly unknown[]): boolean {
-  if (fault.effect.endsWith('-event') || fault.effect === 'deaf') return false
+  if (fault.effect.endsWith('-event') || fault.effect === 'dead-watch') return false
   const on: readonly string[] = fault.on === undefined ? CALLS_BY_DEFAULT : [fault.on].flat()
   return on.includes(call) && (fault.when?.(items as never) ?? true)
 }
@@ -284,7 +285,7 @@ function strikesEvent(fault: Fault, event: StoreEvent): boolean {
   return types.includes(event.type) && (fault.when?.(event as never) ?? true)
 }
 
-/** The shape that acquire, take, renew and release all use for an item that could not be decided. */
+/** The shape that acquire, take, renew and release share for an item that could not be decided. */
 function unknownAnswer(error: unknown): Failure & { outcome: 'unknown' } {
   return { granted: 'unknown', outcome: 'unknown', error }
 }

@@ -7,30 +7,32 @@ import { handoffCases } from './cases/handoff.js'
 import { identityCases } from './cases/identity.js'
 import { largeListingCases } from './cases/large-listing.js'
 import { leaseCases } from './cases/leases.js'
-import { lineCases } from './cases/line.js'
+import { queueOrderCases } from './cases/queue-order.js'
 import { mixedBatchCases } from './cases/mixed-batches.js'
 import { nameCases } from './cases/names.js'
-import { placeCases } from './cases/places.js'
+import { queueExpiryCases } from './cases/queue-expiry.js'
 import { queueEntryCases } from './cases/queue-entries.js'
 import { rateCases } from './cases/rate.js'
 import { revocationCases } from './cases/revocations.js'
-import { throngCases } from './cases/throng.js'
+import { contentionCases } from './cases/contention.js'
+import { tokenBlockCases } from './cases/token-blocks.js'
 import { tokenCases } from './cases/tokens.js'
 import { valueCases } from './cases/values.js'
 import { viewCases } from './cases/views.js'
 import { watchCases } from './cases/watch.js'
 import { watermarkCases } from './cases/watermark.js'
 
-/** Every behaviour of the store contract, as a sentence each. */
+/** Every guarantee of the store contract, one sentence each. */
 export function storeCases(): Case[] {
   return [
     ...exclusionCases,
-    ...throngCases,
+    ...contentionCases,
     ...leaseCases,
     ...identityCases,
     ...tokenCases,
-    ...lineCases,
-    ...placeCases,
+    ...tokenBlockCases,
+    ...queueOrderCases,
+    ...queueExpiryCases,
     ...queueEntryCases,
     ...handoffCases,
     ...watchCases,

@@ -4,6 +4,7 @@
  * @module
  */
 import { InvalidOptionError } from '../errors.js'
+import { describe, redact } from './redact.js'
 
 /** The options, if they are an object and hold nothing that would be overlooked. */
 export function knownOptions<T extends object>(options: T, known: readonly string[]): T {
@@ -17,8 +18,8 @@ export function unknownWord(what: string, given: unknown, known: readonly string
   const word = String(given)
   const meant = suggestion(word, known)
   const hint = meant === undefined ? '' : `did you mean ${JSON.stringify(meant)}? `
-  const message = `unknown ${what} ${JSON.stringify(word.slice(0, 60))} (${hint}known: ${known.join(', ')})`
-  return new InvalidOptionError(what === 'option' ? word : what, word, `one of ${known.join(', ')}`, message)
+  const message = `unknown ${what} ${describe(word)} (${hint}known: ${known.join(', ')})`
+  return new InvalidOptionError(what === 'option' ? redact(word) : what, word, `one of ${known.join(', ')}`, message)
 }
 
 /** An event that does not exist is never emitted: its listener would wait for ever. */

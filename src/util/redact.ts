@@ -23,13 +23,23 @@ export function isSecretName(name: string): boolean {
  * last `@` goes.
  */
 export function redact(text: string): string {
+  // A URL and nothing else: its password may contain a space, too.
+  const [scheme] = /^[a-z][a-z0-9+.-]{0,30}:\/\//i.exec(text) ?? []
+  const user = text.slice(0, Math.max(text.lastIndexOf('@'), 0))
+  if (scheme && /\s/.test(user) && !user.includes('\n'))
+    return withoutSecretParameters(`${scheme}…@${text.slice(user.length + 1)}`)
   // Each scheme is short and begins at a boundary, or a long text without any would be searched from every character.
   return text.replace(/(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}:)(\S*)/gi, (all, scheme: string, rest: string) => {
-    // Paths of modules contain an @ too.
-    if (/^(file|node|data):$/i.test(scheme)) return all
+    // Paths of modules contain an @ too, and so does what our own messages say that a URL looks like.
+    if (/^(file|node|data):$/i.test(scheme) || isTemplate(rest)) return all
     if (rest.includes('@')) return withoutSecretParameters(`${scheme}//…@${rest.slice(rest.lastIndexOf('@') + 1)}`)
     return rest.startsWith('//') ? withoutSecretParameters(all) : all
   })
+}
+
+/** Exactly this text with nothing secret behind it: a password could look like brackets. */
+function isTemplate(rest: string): boolean {
+  return rest.startsWith('//[user:password@]') && rest.indexOf('@') === rest.lastIndexOf('@')
 }
 
 function withoutSecretParameters(url: string): string {
@@ -96,7 +106,7 @@ function describeObject(value: object): string {
 const DEEPEST = 6
 
 /**
- * An error of somebody else, fit to be a `cause`: itself if it carries nothing but a message, plain facts and errors of
+ * An error from another library, made fit to be a `cause`: itself if it carries nothing but a message, plain facts and errors of
  * that kind, else a copy with only those. Clients put what they sent on their errors: ioredis the arguments of AUTH, and
  * its cluster client that error on another one.
  */

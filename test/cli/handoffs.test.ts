@@ -1,14 +1,14 @@
 import { expect, test } from 'vitest'
-import { handOff } from '../../scripts/prove/run/handoffs.js'
-import { randomFrom } from '../../scripts/support/random.js'
-import { Place } from './harness.js'
+import { handOff } from '../../verify/campaigns/run/handoffs.js'
+import { randomFrom } from '../../testbed/random.js'
+import { CliFixture } from './harness.js'
 
-const place = new Place()
+const fixture = new CliFixture()
 
 test('hand-offs between commands that are hard to end, a third of them killed or frozen, never overlap', async () => {
   const report = await handOff({
-    store: place.store,
-    folder: place.folder,
+    store: fixture.store,
+    folder: fixture.folder,
     handoffs: 5,
     lanes: 3,
     ttlMs: 2_000,

@@ -1,4 +1,4 @@
-/** Real processes on a real SQLite file: what is shared by the tests of the command line. */
+/** Fixture of the command line's tests: real processes on a real SQLite file. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -6,25 +6,25 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, vi } from 'vitest'
-import { program } from '../../scripts/support/programs.js'
+import { program } from '../../testbed/programs.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
-/** For an event that has to come: a machine with too much to do takes seconds to start a process. */
-const PATIENCE = 60_000
+/** The most that a test waits for an event, in milliseconds: a busy machine takes seconds to start a process. */
+const WAIT_MS = 60_000
 
-vi.setConfig({ testTimeout: 2 * PATIENCE })
+vi.setConfig({ testTimeout: 2 * WAIT_MS })
 
-export interface Ended {
+export interface ProcessEnd {
   code: number | null
   signal: NodeJS.Signals | null
   stdout: string
   stderr: string
 }
 
-/** A process under test, with what it has said so far. */
-export class Subject {
-  readonly ended: Promise<Ended>
+/** A process under test, with its output so far. */
+export class TestProcess {
+  readonly ended: Promise<ProcessEnd>
   stdout = ''
   stderr = ''
   readonly #child: ChildProcess
@@ -43,7 +43,7 @@ export class Subject {
       }
       child.on('error', reject)
       child.on('close', end)
-      // What was left behind may keep the pipes open.
+      // A process that was left behind may keep the pipes open.
       child.on('exit', () => setTimeout(end, 1_000))
     })
   }
@@ -64,18 +64,18 @@ export class Subject {
     process.kill(this.pid, signal)
   }
 
-  /** Waits until it has said this. */
+  /** Waits until stdout contains this. */
   async says(text: string): Promise<void> {
     await until(
-      `${JSON.stringify(text)} is said`,
+      `${JSON.stringify(text)} is printed`,
       () => this.stdout.includes(text),
       () => this.stdout + this.stderr,
     )
   }
 }
 
-/** A directory with a store of its own. What was started there is killed after each test. */
-export class Place {
+/** A directory with a store of its own. Processes that were started with it are killed after each test. */
+export class CliFixture {
   readonly folder: string = mkdtempSync(join(tmpdir(), 'leasehold-cli-'))
   readonly store: string = `sqlite:${this.folder}/locks.db`
   /** How to start the command line from its source. */
@@ -102,41 +102,47 @@ export class Place {
     return this.exists(name) ? readFileSync(this.path(name), 'utf8') : ''
   }
 
-  leasehold(...args: string[]): Subject {
+  leasehold(...args: string[]): TestProcess {
     return this.start([...this.program, ...args])
   }
 
-  start(command: readonly string[], env: Record<string, string> = {}): Subject {
+  start(command: readonly string[], env: Record<string, string> = {}): TestProcess {
     const [file, ...args] = command as [string, ...string[]]
     const child = spawn(file, args, {
       cwd: root,
-      env: { ...process.env, LEASEHOLD_STORE: this.store, PLACE: this.folder, ...env },
+      env: { ...process.env, LEASEHOLD_STORE: this.store, FIXTURE: this.folder, ...env },
     })
     this.#children.add(child)
-    return new Subject(child)
+    return new TestProcess(child)
   }
 
-  /** Waits for what a command writes to a file once it runs, such as its process ID. */
-  async appears(name: string): Promise<string> {
+  /** Runs a line of shell in a real terminal: `script` (util-linux) makes one and types into it what it gets on stdin. */
+  inTerminal(line: string, env: Record<string, string> = {}): TestProcess {
+    const script = ['script', '--quiet', '--flush', '--return', '--command', line, '/dev/null']
+    return this.start(script, { SHELL: '/bin/sh', ...env })
+  }
+
+  /** Waits for a line that a command writes to a file, such as its process ID, and returns it. */
+  async waitForFile(name: string): Promise<string> {
     await until(`${name} appears`, () => this.read(name).endsWith('\n'))
     return this.read(name).trim()
   }
 }
 
-/** Waits for something that happens in another process. */
+/** Waits for an event in another process. */
 export async function until(
   what: string,
   happened: () => boolean | Promise<boolean>,
   more: () => string = () => '',
 ): Promise<void> {
-  const deadline = performance.now() + PATIENCE
+  const deadline = performance.now() + WAIT_MS
   while (!(await happened())) {
-    if (performance.now() > deadline) throw new Error(`waited ${PATIENCE} ms until ${what}: ${more()}`)
+    if (performance.now() > deadline) throw new Error(`waited ${WAIT_MS} ms until ${what}: ${more()}`)
     await sleep(10)
   }
 }
 
-/** Whether it can still do something: a zombie cannot. */
+/** Whether the process can still do something: a zombie cannot. */
 export function isAlive(pid: number): boolean {
   const state = statOf(pid)?.state
   return state !== undefined && state !== 'Z'

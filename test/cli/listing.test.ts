@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type Lock, type Locks, type Store, createLocks, openStore } from '../../src/index.js'
-import { Place, until } from './harness.js'
+import { CliFixture, until } from './harness.js'
 
-const place = new Place()
+const fixture = new CliFixture()
 let store: Store
 let locks: Locks
 let order: Lock
 
 beforeAll(async () => {
-  store = await openStore(place.store)
+  store = await openStore(fixture.store)
   locks = createLocks(store)
   order = await locks.acquire('order:7', { metadata: { job: 'charge' } })
   await locks.acquire('report', { mode: 'shared', metadata: 'a\x1b[31mred\x1b[0m' })
@@ -19,8 +19,8 @@ afterAll(async () => {
   await store.close()
 })
 
-test('ls shows who holds what, and shows as codes what could play tricks with a terminal', async () => {
-  const { code, stdout, stderr } = await place.leasehold('ls').ended
+test('ls shows holders, and shows control characters as codes', async () => {
+  const { code, stdout, stderr } = await fixture.leasehold('ls').ended
   expect(code).toBe(0)
   expect(stderr).toBe('')
   const [titles, ...lines] = stdout.trimEnd().split('\n')
@@ -32,8 +32,8 @@ test('ls shows who holds what, and shows as codes what could play tricks with a 
   expect(lines[1]).toMatch(/^report +\S+ +shared .* a\\u001b\[31mred\\u001b\[0m$/)
 })
 
-test('ls --json gives all facts to programs, tokens as text', async () => {
-  const { code, stdout } = await place.leasehold('ls', 'order:', '--json').ended
+test('ls --json prints every field, with tokens as strings', async () => {
+  const { code, stdout } = await fixture.leasehold('ls', 'order:', '--json').ended
   expect(code).toBe(0)
   const [holder, ...more] = JSON.parse(stdout)
   expect(more).toEqual([])
@@ -54,29 +54,29 @@ test('ls --json gives all facts to programs, tokens as text', async () => {
 })
 
 test('ls --older-than exits with 1 if something has been held for longer, and with 0 if not', async () => {
-  const old = place.leasehold('ls', '--older-than', '1ms').ended
-  const young = place.leasehold('ls', '--older-than', '1h').ended
+  const old = fixture.leasehold('ls', '--older-than', '1ms').ended
+  const young = fixture.leasehold('ls', '--older-than', '1h').ended
   expect(await old).toMatchObject({ code: 1, stdout: expect.stringContaining('order:7') })
   expect(await young).toMatchObject({ code: 0, stdout: '', stderr: 'leasehold: nothing has been held for that long\n' })
 })
 
-test('an empty list is a friendly word for people and an empty array for programs', async () => {
-  const people = place.leasehold('ls', 'nothing-begins-so').ended
-  const programs = place.leasehold('ls', 'nothing-begins-so', '--json').ended
+test('ls prints a sentence for an empty list, and ls --json an empty array', async () => {
+  const people = fixture.leasehold('ls', 'nothing-begins-so').ended
+  const programs = fixture.leasehold('ls', 'nothing-begins-so', '--json').ended
   expect(await people).toMatchObject({ code: 0, stdout: '', stderr: 'leasehold: nothing is held\n' })
   expect(await programs).toMatchObject({ code: 0, stdout: '[]\n', stderr: '' })
 })
 
-test('show tells the holders and the line of one lock', async () => {
+test('show prints the holders and the waiters of one lock', async () => {
   const leaving = new AbortController()
   const waiting = locks.acquire('order:7', { wait: 'forever', signal: leaving.signal, metadata: { job: 'refund' } })
   waiting.catch(() => {})
-  await until('it stands in line', async () => (await locks.waiters('order:7')).length === 1)
-  const people = place.leasehold('show', 'order:7').ended
-  const programs = place.leasehold('show', 'order:7', '--json').ended
+  await until('it is in the queue', async () => (await locks.waiters('order:7')).length === 1)
+  const people = fixture.leasehold('show', 'order:7').ended
+  const programs = fixture.leasehold('show', 'order:7', '--json').ended
   const { stdout } = await people
   expect(stdout).toContain(order.holder)
-  expect(stdout).toMatch(/\n\nIN LINE +WAITER +MODE +WAITED +METADATA\n1 +\S+ +exclusive +\S+ +{"job":"refund"}\n$/)
+  expect(stdout).toMatch(/\n\nQUEUE +WAITER +MODE +WAITED +METADATA\n1 +\S+ +exclusive +\S+ +{"job":"refund"}\n$/)
   const state = JSON.parse((await programs).stdout)
   expect(state).toMatchObject({
     name: 'order:7',
@@ -86,24 +86,24 @@ test('show tells the holders and the line of one lock', async () => {
   })
   leaving.abort()
   await expect(waiting).rejects.toThrow()
-  expect(await place.leasehold('show', 'free').ended).toMatchObject({
+  expect(await fixture.leasehold('show', 'free').ended).toMatchObject({
     code: 0,
     stdout: '',
     stderr: 'leasehold: nobody holds "free"\n',
   })
 })
 
-test('release wants --force, then says whom it cut off', async () => {
+test('release needs --force, and prints the holders that it cut off', async () => {
   const lock = await locks.acquire('stuck')
-  const refused = await place.leasehold('release', 'stuck').ended
+  const refused = await fixture.leasehold('release', 'stuck').ended
   expect(refused).toMatchObject({ code: 64, stdout: '' })
   expect(refused.stderr).toContain('--force')
   expect(await locks.inspect('stuck')).toMatchObject({ holders: [{ holder: lock.holder }] })
-  const forced = await place.leasehold('release', 'stuck', '--force', '--json').ended
+  const forced = await fixture.leasehold('release', 'stuck', '--force', '--json').ended
   expect(forced.code).toBe(0)
   expect(JSON.parse(forced.stdout)).toMatchObject([{ name: 'stuck', holder: lock.holder }])
   expect(await locks.inspect('stuck')).toMatchObject({ holders: [] })
-  expect(await place.leasehold('release', 'stuck', '--force').ended).toMatchObject({
+  expect(await fixture.leasehold('release', 'stuck', '--force').ended).toMatchObject({
     code: 0,
     stdout: '',
     stderr: 'leasehold: nobody held "stuck"\n',

@@ -6,12 +6,12 @@ import { Input } from '../../src/cli/command.js'
 import { run } from '../../src/cli/commands/run.js'
 import { withStore } from '../../src/cli/stores.js'
 import { StoreUnavailableError } from '../../src/errors.js'
-import { Place } from './harness.js'
+import { CliFixture } from './harness.js'
 
-const place = new Place()
+const fixture = new CliFixture()
 /** Takes connections and never says a word. */
 let mute: Server
-/** Where nobody listens any more. */
+/** A port on which no server listens. */
 let deadPort: number
 
 beforeAll(async () => {
@@ -35,26 +35,23 @@ const SERVERS: [kind: string, server: string, url: () => string][] = [
 ]
 
 // Not as a process of its own, whose start would be measured, too.
-test.each(SERVERS)(
-  '--wait on %s with %s server is over when it is over, and clean-up takes little more',
-  async (_, __, url) => {
-    const input = new Input(run, ['x', '--store', url()])
-    let since = 0
-    const waiting = withStore(input, (locks) => {
-      // From here on: loading a client takes its time.
-      since = performance.now()
-      return locks.acquire('x', { wait: 1_000 })
-    })
-    await expect(waiting).rejects.toBeInstanceOf(StoreUnavailableError)
-    const tookMs = performance.now() - since
-    expect(tookMs).toBeGreaterThan(990)
-    // 300 ms for the clean-up, and the rest for a busy machine. Giving up on the clean-up by itself took three seconds more.
-    expect(tookMs).toBeLessThan(3_000)
-  },
-)
+test.each(SERVERS)('run on %s with %s server respects --wait, and closing adds little to it', async (_, __, url) => {
+  const input = new Input(run, ['x', '--store', url()])
+  let since = 0
+  const waiting = withStore(input, (locks) => {
+    // From here on: loading a client takes its time.
+    since = performance.now()
+    return locks.acquire('x', { wait: 1_000 })
+  })
+  await expect(waiting).rejects.toBeInstanceOf(StoreUnavailableError)
+  const tookMs = performance.now() - since
+  expect(tookMs).toBeGreaterThan(990)
+  // 300 ms for the clean-up, and the rest for a busy machine. Giving up on the clean-up by itself took three seconds more.
+  expect(tookMs).toBeLessThan(3_000)
+})
 
 test.each(SERVERS)('run on %s with %s server exits with 69 and says why, without the password', async (_, __, url) => {
-  const { code, stderr } = await place.leasehold('run', 'x', '--wait', '1s', '--store', url(), '--', 'true').ended
+  const { code, stderr } = await fixture.leasehold('run', 'x', '--wait', '1s', '--store', url(), '--', 'true').ended
   expect(stderr).toContain('leasehold: "x" could not be acquired: ')
   expect(stderr).not.toContain('pw')
   expect(code).toBe(69)
@@ -68,11 +65,11 @@ test.each(['redis://127.0.0.1:1', 'postgres://127.0.0.1:1/x'])(
   'run --wait on a server that is down (%s) ends in time, with the reason and without the password',
   async (url) => {
     const help = performance.now()
-    await place.leasehold('--help').ended
+    await fixture.leasehold('--help').ended
     const startMs = performance.now() - help
     const began = performance.now()
     const store = url.replace('//', '//admin:hunter2@')
-    const { code, stderr } = await place.leasehold('run', 'x', '--wait', '1s', '--store', store, '--', 'true').ended
+    const { code, stderr } = await fixture.leasehold('run', 'x', '--wait', '1s', '--store', store, '--', 'true').ended
     expect(code).toBe(69)
     expect(stderr).toContain('ECONNREFUSED 127.0.0.1:1')
     expect(stderr).not.toContain('hunter2')

@@ -2,16 +2,16 @@ import { constants, writeFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { createLocks, openStore } from '../../src/index.js'
 import { loadDriver } from '../../src/stores/sqlite/driver.js'
-import { Place, isAlive, until } from './harness.js'
+import { CliFixture, isAlive, until } from './harness.js'
 
-const place = new Place()
+const fixture = new CliFixture()
 
 /** Says who it is and ends when stdin does. */
 const UNTIL_STDIN_ENDS = 'echo "holder $LEASEHOLD_HOLDER"; cat >/dev/null'
 
-test('the command gets stdin and the facts about its lock; stdout and the exit status are its own', async () => {
+test('the command gets stdin and the facts about its lock, and run passes on its stdout and exit status', async () => {
   const script = 'cat; echo "$LEASEHOLD_NAME $LEASEHOLD_HOLDER $LEASEHOLD_FENCING_TOKEN"; exit 7'
-  const subject = place.leasehold('run', 'facts', '--', 'sh', '-c', script)
+  const subject = fixture.leasehold('run', 'facts', '--', 'sh', '-c', script)
   subject.type('typed\n')
   subject.closeStdin()
   const { code, stdout, stderr } = await subject.ended
@@ -20,123 +20,126 @@ test('the command gets stdin and the facts about its lock; stdout and the exit s
   expect(code).toBe(7)
 })
 
-test('the pipes of the command are as it would have got them without us: blocking', async () => {
+test('the pipes of the command are blocking, as without leasehold run', async () => {
   const script = 'grep -h flags /proc/$$/fdinfo/0 /proc/$$/fdinfo/1 /proc/$$/fdinfo/2'
-  const { stdout } = await place.leasehold('run', 'blocking', '--', 'sh', '-c', script).ended
+  const { stdout } = await fixture.leasehold('run', 'blocking', '--', 'sh', '-c', script).ended
   const flags = stdout.trim().split('\n')
   expect(flags).toHaveLength(3)
   for (const line of flags) expect(Number.parseInt(line.replace('flags:', ''), 8) & constants.O_NONBLOCK).toBe(0)
 })
 
-test('a command that a signal ended gives 128+n', async () => {
-  const { code } = await place.leasehold('run', 'signalled', '--', 'sh', '-c', 'kill -USR1 $$').ended
+test('run exits with 128+n if a signal ended the command', async () => {
+  const { code } = await fixture.leasehold('run', 'signalled', '--', 'sh', '-c', 'kill -USR1 $$').ended
   expect(code).toBe(138)
 })
 
-test('a command that is not there gives 127, one that cannot be executed 126, and the lock is free again', async () => {
-  expect(await place.leasehold('run', 'missing', '--', 'no-such-command').ended).toMatchObject({
+test('run exits with 127 without the command and 126 if it cannot be executed, and releases the lock', async () => {
+  expect(await fixture.leasehold('run', 'missing', '--', 'no-such-command').ended).toMatchObject({
     code: 127,
     stderr: 'leasehold: there is no command "no-such-command"\n',
   })
-  const file = place.path('not-executable')
+  const file = fixture.path('not-executable')
   writeFileSync(file, '')
-  expect((await place.leasehold('run', 'missing', '--wait', '0', '--', file).ended).code).toBe(126)
+  expect((await fixture.leasehold('run', 'missing', '--wait', '0', '--', file).ended).code).toBe(126)
 })
 
-test('whoever finds it busy exits with 75 and says who holds it; whoever waits gets it next', async () => {
-  const first = place.leasehold('run', 'busy', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
+test('run exits with 75 and names the holder of a busy lock; a waiting run gets it next', async () => {
+  const first = fixture.leasehold('run', 'busy', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
   await first.says('/1\n')
-  const impatient = place.leasehold('run', 'busy', '--wait', '0', '--', 'touch', place.path('never'))
-  const patient = place.leasehold('run', 'busy', '--wait', 'forever', '--', 'echo', 'mine')
+  const impatient = fixture.leasehold('run', 'busy', '--wait', '0', '--', 'touch', fixture.path('never'))
+  const patient = fixture.leasehold('run', 'busy', '--wait', 'forever', '--', 'echo', 'mine')
   const refused = await impatient.ended
   expect(refused.code).toBe(75)
   expect(refused.stderr).toContain(first.stdout.replace('holder ', '').trim())
-  expect(place.exists('never')).toBe(false)
+  expect(fixture.exists('never')).toBe(false)
   expect(patient.stdout).toBe('')
   first.closeStdin()
   expect((await first.ended).code).toBe(0)
   expect(await patient.ended).toMatchObject({ code: 0, stdout: 'mine\n' })
 })
 
-test('those who share run beside each other, and keep out whoever does not', async () => {
+test('runs with --shared run side by side, and keep out an exclusive one', async () => {
   const sharing = ['run', 'shared', '--shared', '--', 'sh', '-c', UNTIL_STDIN_ENDS]
-  const both = [place.leasehold(...sharing), place.leasehold(...sharing)]
+  const both = [fixture.leasehold(...sharing), fixture.leasehold(...sharing)]
   for (const one of both) await one.says('holder')
-  expect((await place.leasehold('run', 'shared', '--wait', '0', '--', 'true').ended).code).toBe(75)
+  expect((await fixture.leasehold('run', 'shared', '--wait', '0', '--', 'true').ended).code).toBe(75)
   for (const one of both) one.closeStdin()
   for (const one of both) expect((await one.ended).code).toBe(0)
 })
 
-test('with permits, as many run at once and no more', async () => {
+test('run --permits N lets N commands run at once and no more', async () => {
   const permitted = ['run', 'permits', '--permits', '2', '--wait', '0', '--', 'sh', '-c', UNTIL_STDIN_ENDS]
-  const both = [place.leasehold(...permitted), place.leasehold(...permitted)]
+  const both = [fixture.leasehold(...permitted), fixture.leasehold(...permitted)]
   for (const one of both) await one.says('holder')
-  expect((await place.leasehold(...permitted).ended).code).toBe(75)
+  expect((await fixture.leasehold(...permitted).ended).code).toBe(75)
   for (const one of both) one.closeStdin()
   for (const one of both) expect((await one.ended).code).toBe(0)
 })
 
-test('a store that cannot be used gives 69 and says why', async () => {
-  const file = place.path('not-a-database')
+test('run exits with 69 and the reason if the store cannot be used', async () => {
+  const file = fixture.path('not-a-database')
   writeFileSync(
     file,
     'something else, of more than a few bytes, so that it cannot be taken for an empty file\n'.repeat(20),
   )
-  const { code, stderr } = await place.leasehold('run', 'x', '--wait', '0', '--store', `sqlite:${file}`, '--', 'true')
+  const { code, stderr } = await fixture.leasehold('run', 'x', '--wait', '0', '--store', `sqlite:${file}`, '--', 'true')
     .ended
   expect(stderr).toContain('is not a SQLite database')
   expect(code).toBe(69)
 })
 
 test('the lock is renewed for as long as the command runs', async () => {
-  const long = place.leasehold('run', 'long', '--ttl', '3s', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
+  const long = fixture.leasehold('run', 'long', '--ttl', '3s', '--', 'sh', '-c', UNTIL_STDIN_ENDS)
   await long.says('holder')
-  const other = place.leasehold('run', 'long', '--wait', '4s', '--', 'true')
+  const other = fixture.leasehold('run', 'long', '--wait', '4s', '--', 'true')
   expect((await other.ended).code).toBe(75)
   long.closeStdin()
   expect((await long.ended).code).toBe(0)
 })
 
-test('what the command leaves behind in its group is ended before the lock is released', async () => {
+test('processes that the command leaves behind in its group end before the lock is released', async () => {
   // Orphans under sh -c: one that ends when asked to, and one that does not.
-  const gentle = `sleep 60 & echo $! >$PLACE/gentle`
-  const stubborn = `sh -c 'trap "" TERM; echo $$ >$PLACE/stubborn; sleep 60; sleep 60' &`
-  const waitForIt = 'while ! [ -s $PLACE/stubborn ]; do sleep 0.01; done'
+  const gentle = `sleep 60 & echo $! >$FIXTURE/gentle`
+  const stubborn = `sh -c 'trap "" TERM; echo $$ >$FIXTURE/stubborn; sleep 60; sleep 60' &`
+  const waitForIt = 'while ! [ -s $FIXTURE/stubborn ]; do sleep 0.01; done'
   const script = `${gentle}; ${stubborn} ${waitForIt}; exit 5`
-  const run = place.leasehold('run', 'orphans', '--kill-after', '300ms', '--', 'sh', '-c', script)
-  const [one, other] = [await place.appears('gentle'), await place.appears('stubborn')].map(Number) as [number, number]
+  const run = fixture.leasehold('run', 'orphans', '--kill-after', '300ms', '--', 'sh', '-c', script)
+  const [one, other] = [await fixture.waitForFile('gentle'), await fixture.waitForFile('stubborn')].map(Number) as [
+    number,
+    number,
+  ]
   expect((await run.ended).code).toBe(5)
   expect([isAlive(one), isAlive(other)]).toEqual([false, false])
 })
 
-test('signals are passed on to the command, and its exit status is passed back', async () => {
+test('run passes signals on to the command, and exits with its status', async () => {
   // Without $(seq …), which a signal cuts short in some shells.
   const script = `trap 'echo usr2' USR2; trap 'echo term; exit 9' TERM; echo ready; i=0; while [ $i -lt 600 ]; do i=$((i+1)); sleep 0.05; done`
-  const run = place.leasehold('run', 'signals', '--', 'sh', '-c', script)
+  const run = fixture.leasehold('run', 'signals', '--', 'sh', '-c', script)
   await run.says('ready')
   run.signal('SIGUSR2')
   await run.says('usr2')
   run.signal('SIGTERM')
   expect(await run.ended).toMatchObject({ code: 9, stdout: 'ready\nusr2\nterm\n' })
-  expect((await place.leasehold('run', 'signals', '--wait', '0', '--', 'true').ended).code).toBe(0)
+  expect((await fixture.leasehold('run', 'signals', '--wait', '0', '--', 'true').ended).code).toBe(0)
 })
 
-test('a signal during the wait leaves the line and exits with 128+n', async () => {
+test('a signal during the wait removes the queue entry, and run exits with 128+n', async () => {
   await using store = await openLocks()
   await using _held = await store.locks.acquire('line')
-  const waiting = place.leasehold('run', 'line', '--wait', 'forever', '--', 'touch', place.path('never'))
-  await until('it stands in line', async () => (await store.locks.waiters('line')).length === 1)
+  const waiting = fixture.leasehold('run', 'line', '--wait', 'forever', '--', 'touch', fixture.path('never'))
+  await until('it is in the queue', async () => (await store.locks.waiters('line')).length === 1)
   waiting.signal('SIGINT')
   expect((await waiting.ended).code).toBe(130)
   expect(await store.locks.waiters('line')).toEqual([])
-  expect(place.exists('never')).toBe(false)
+  expect(fixture.exists('never')).toBe(false)
 })
 
-test('a lock that was taken away by force: the command is killed at once, and the exit status is 70', async () => {
-  const script = `trap "" TERM; sleep 60 & echo $! >$PLACE/forced-child; sleep 60; sleep 60`
-  const run = place.leasehold('run', 'forced', '--ttl', '3s', '--', 'sh', '-c', script)
-  const child = Number(await place.appears('forced-child'))
-  const release = await place.leasehold('release', 'forced', '--force').ended
+test('run kills the command at once and exits with 70 if the lock is taken away by force', async () => {
+  const script = `trap "" TERM; sleep 60 & echo $! >$FIXTURE/forced-child; sleep 60; sleep 60`
+  const run = fixture.leasehold('run', 'forced', '--ttl', '3s', '--', 'sh', '-c', script)
+  const child = Number(await fixture.waitForFile('forced-child'))
+  const release = await fixture.leasehold('release', 'forced', '--force').ended
   expect(release.stdout).toContain('forced')
   const { code, stderr } = await run.ended
   expect(stderr).toContain('"forced" is no longer held')
@@ -144,11 +147,11 @@ test('a lock that was taken away by force: the command is killed at once, and th
   expect(isAlive(child)).toBe(false)
 })
 
-test('when the lock cannot be renewed, the command is asked to end in time and gives 70, even if it then exits with 0', async () => {
+test('run stops the command in time and exits with 70 if the lock cannot be renewed, even if the command exits with 0', async () => {
   const script = `trap 'echo asked; exit 0' TERM; echo ready; i=0; while [ $i -lt 600 ]; do i=$((i+1)); sleep 0.05; done`
-  const run = place.leasehold('run', 'outage', '--ttl', '3s', '--', 'sh', '-c', script)
+  const run = fixture.leasehold('run', 'outage', '--ttl', '3s', '--', 'sh', '-c', script)
   await run.says('ready')
-  const database = new (loadDriver().DatabaseSync)(place.path('locks.db'))
+  const database = new (loadDriver().DatabaseSync)(fixture.path('locks.db'))
   database.exec('BEGIN EXCLUSIVE')
   try {
     const { code, stdout, stderr } = await run.ended
@@ -162,7 +165,7 @@ test('when the lock cannot be renewed, the command is asked to end in time and g
 })
 
 async function openLocks(): Promise<{ locks: ReturnType<typeof createLocks> } & AsyncDisposable> {
-  const store = await openStore(place.store)
+  const store = await openStore(fixture.store)
   const locks = createLocks(store)
   return {
     locks,

@@ -3,4 +3,5 @@ import { Input } from '../../src/cli/command.js'
 import { run } from '../../src/cli/commands/run.js'
 
 const [, , watchdogFile, ...typed] = process.argv
-process.exit(await run.run(new Input(run, typed), { watchdogFile: watchdogFile as string }))
+const program = { watchdogFile: watchdogFile as string, commands: async () => [] }
+process.exit(await run.run(new Input(run, typed), program))

@@ -10,18 +10,18 @@ import {
 } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { expect, test } from 'vitest'
-import { type Asker, defaultFile } from '../../src/cli/state-folder.js'
-import { Place } from './harness.js'
+import { type UserAccount, defaultFile } from '../../src/cli/state-folder.js'
+import { CliFixture } from './harness.js'
 
-const place = new Place()
+const fixture = new CliFixture()
 const uid = process.geteuid?.() as number
 const gid = process.getegid?.() as number
 let homes = 0
 
-test('without --store, locks are kept in the state directory of the user, for nobody else to read', async () => {
-  const state = place.path('my state %')
+test('without --store, locks are kept in the state directory of the user, and no other user can read them', async () => {
+  const state = fixture.path('my state %')
   const env = { LEASEHOLD_STORE: '', XDG_STATE_HOME: state }
-  const { code, stderr } = await place.start([...place.program, 'run', 'anything', '--', 'true'], env).ended
+  const { code, stderr } = await fixture.start([...fixture.program, 'run', 'anything', '--', 'true'], env).ended
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' })
   expect(modeOf(join(state, 'leasehold'))).toBe(0o700)
   expect(modeOf(join(state, 'leasehold', 'locks.db'))).toBe(0o600)
@@ -33,7 +33,7 @@ test('a folder to which others may write is refused with 69 and the command that
   mkdirSync(folder, { recursive: true })
   chmodSync(folder, 0o777)
   const env = { LEASEHOLD_STORE: '', XDG_STATE_HOME: '', HOME: home }
-  const { code, stderr } = await place.start([...place.program, 'run', 'anything', '--', 'true'], env).ended
+  const { code, stderr } = await fixture.start([...fixture.program, 'run', 'anything', '--', 'true'], env).ended
   expect(stderr).toContain(`others may write to it: look what is in it, then run: chmod 700 ${realpathSync(folder)}`)
   expect(code).toBe(69)
 })
@@ -73,13 +73,13 @@ test('a folder or a link that another user has planted is refused', () => {
   expect(defaultFile(asker(home))).toBe(join(target, 'locks.db'))
 })
 
-test('a link in the place of the file is refused: SQLite would follow it', () => {
+test('a link instead of the file is refused: SQLite would follow it', () => {
   const home = newHome()
   const file = join(home, '.local/state/leasehold/locks.db')
   mkdirSync(dirname(file), { recursive: true, mode: 0o700 })
-  symlinkSync(place.path('somewhere-else'), file)
+  symlinkSync(fixture.path('somewhere-else'), file)
   expect(() => defaultFile(asker(home))).toThrow('it is not a file: remove it')
-  expect(place.exists('somewhere-else')).toBe(false)
+  expect(fixture.exists('somewhere-else')).toBe(false)
 })
 
 test('with the HOME of another user, as sudo may leave it, locks are kept in the own home', () => {
@@ -94,19 +94,19 @@ test('with the HOME of another user, as sudo may leave it, locks are kept in the
   expect(readdirSync(own)).toEqual(uid === 0 ? ['.local'] : [])
 })
 
-/** Somebody to whom this folder is another user's: root can give it away, everybody else plays another user. */
-function foreign(folder: string): Asker & { owner: number } {
+/** An account for which this folder belongs to another user: root changes the owner, other users pretend to be another one. */
+function foreign(folder: string): UserAccount & { owner: number } {
   if (uid !== 0) return { ...asker(folder), uid: uid + 1, owner: uid }
   chownSync(folder, 4_242, 4_242)
   return { ...asker(folder), owner: 4_242 }
 }
 
-function asker(home: string): Asker {
+function asker(home: string): UserAccount {
   return { env: { HOME: home }, uid, gid, ownHome: () => home }
 }
 
 function newHome(): string {
-  const home = join(realpathSync(place.folder), `home-${homes++}`)
+  const home = join(realpathSync(fixture.folder), `home-${homes++}`)
   mkdirSync(home, { mode: 0o700 })
   return home
 }

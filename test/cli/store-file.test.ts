@@ -1,16 +1,16 @@
 import { chmodSync, writeFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
-import { Place } from './harness.js'
+import { CliFixture } from './harness.js'
 
-const place = new Place()
+const fixture = new CliFixture()
 const SECRET = 'correct-horse'
 
 test('--store-file reads the URL from a file that only its owner can read', async () => {
-  const file = fileWith('url', `sqlite:${place.path('elsewhere.db')}\n`)
-  const { code, stdout } = await place.leasehold('run', 'x', '--store-file', file, '--', 'echo', 'ran').ended
+  const file = fileWith('url', `sqlite:${fixture.path('elsewhere.db')}\n`)
+  const { code, stdout } = await fixture.leasehold('run', 'x', '--store-file', file, '--', 'echo', 'ran').ended
   expect({ code, stdout }).toEqual({ code: 0, stdout: 'ran\n' })
-  expect(place.exists('elsewhere.db')).toBe(true)
-  expect(place.exists('locks.db')).toBe(false)
+  expect(fixture.exists('elsewhere.db')).toBe(true)
+  expect(fixture.exists('locks.db')).toBe(false)
 })
 
 test('--store-file refuses what others can read, what is missing and what is no URL, and shows none of it', async () => {
@@ -18,14 +18,14 @@ test('--store-file refuses what others can read, what is missing and what is no 
   const cases: [args: string[], says: string][] = [
     [[fileWith('group', url, 0o640)], 'others can read or change it; run: chmod 600 '],
     [[fileWith('world', url, 0o604)], 'others can read or change it; run: chmod 600 '],
-    [[place.path('missing')], 'it cannot be read (ENOENT)'],
+    [[fixture.path('missing')], 'it cannot be read (ENOENT)'],
     [[fileWith('password', SECRET)], 'its first line is not the URL of a store'],
     [[fileWith('scheme', `${SECRET}+redis:x`)], 'its first line is not the URL of a store'],
     [[fileWith('unknown', `floppy://:${SECRET}@a`)], 'is not one of a store: store is wrong'],
     [[fileWith('both', url), '--store', 'sqlite:x'], '--store and --store-file exclude each other'],
   ]
   for (const [args, says] of cases) {
-    const ended = await place.leasehold('ls', '--store-file', ...args).ended
+    const ended = await fixture.leasehold('ls', '--store-file', ...args).ended
     expect(ended.stderr).toContain(says)
     expect(ended.stderr).not.toContain(SECRET)
     expect(ended.code).toBe(64)
@@ -33,7 +33,7 @@ test('--store-file refuses what others can read, what is missing and what is no 
 })
 
 function fileWith(name: string, text: string, mode = 0o600): string {
-  const file = place.path(name)
+  const file = fixture.path(name)
   writeFileSync(file, text)
   chmodSync(file, mode)
   return file

@@ -1,17 +1,17 @@
-/** In a real terminal: `script` (util-linux) makes one and types into it what it gets on stdin. */
+/** `run` in a real terminal. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { expect, test } from 'vitest'
-import { Place, type Subject, isAlive, until } from './harness.js'
+import { CliFixture, isAlive, until } from './harness.js'
 
-const place = new Place()
-const leasehold = place.program.join(' ')
+const fixture = new CliFixture()
+const leasehold = fixture.program.join(' ')
 
 const CTRL_C = '\x03'
 const CTRL_Z = '\x1a'
 
 test('the command keeps the terminal: it reads what is typed, from stdin and from /dev/tty', async () => {
   const script = `test -t 0 && echo ready; read a; read b </dev/tty; echo "got $a and $b"; exit 4`
-  const terminal = inTerminal(`${leasehold} run tty -- sh -c '${script}'; echo "status $?"`)
+  const terminal = fixture.inTerminal(`${leasehold} run tty -- sh -c '${script}'; echo "status $?"`)
   await terminal.says('ready')
   terminal.type('one\ntwo\n')
   await terminal.says('got one and two')
@@ -21,7 +21,7 @@ test('the command keeps the terminal: it reads what is typed, from stdin and fro
 test('ctrl-c reaches the command once, and leasehold run waits for what the command makes of it', async () => {
   const script = `n=0; trap "n=\\$((n+1)); echo interrupted" INT; echo ready; while ! read a; do :; done; echo "$a $n"; exit 6`
   // A shell around it would itself be ended by ctrl-c.
-  const terminal = inTerminal(`exec ${leasehold} run ctrl-c -- sh -c '${script}'`)
+  const terminal = fixture.inTerminal(`exec ${leasehold} run ctrl-c -- sh -c '${script}'`)
   await terminal.says('ready')
   terminal.type(CTRL_C)
   await terminal.says('interrupted')
@@ -32,43 +32,43 @@ test('ctrl-c reaches the command once, and leasehold run waits for what the comm
 })
 
 test('what the command leaves behind is ended before the lock is released, but not its neighbours in the terminal', async () => {
-  const neighbour = `sleep 60 & echo $! >$PLACE/neighbour`
-  const terminal = inTerminal(
-    `${neighbour}; ${leasehold} run left -- sh -c 'sleep 60 & echo $! >$PLACE/left; exit 3'; echo "status $?"; read wait`,
+  const neighbour = `sleep 60 & echo $! >$FIXTURE/neighbour`
+  const terminal = fixture.inTerminal(
+    `${neighbour}; ${leasehold} run left -- sh -c 'sleep 60 & echo $! >$FIXTURE/left; exit 3'; echo "status $?"; read wait`,
   )
   await terminal.says('status 3')
-  expect(isAlive(Number(await place.appears('left')))).toBe(false)
-  expect(isAlive(Number(await place.appears('neighbour')))).toBe(true)
+  expect(isAlive(Number(await fixture.waitForFile('left')))).toBe(false)
+  expect(isAlive(Number(await fixture.waitForFile('neighbour')))).toBe(true)
 })
 
 test('kill -9 of leasehold run: the command and its orphans die in a terminal, too', async () => {
-  const orphan = `(trap "" TERM HUP; exec sleep 60) & echo $! >$PLACE/orphan`
-  const terminal = inTerminal(
-    `${leasehold} run killed --ttl 3s -- sh -c 'echo $PPID >$PLACE/run; ${orphan}; echo ready; cat'; cat`,
+  const orphan = `(trap "" TERM HUP; exec sleep 60) & echo $! >$FIXTURE/orphan`
+  const terminal = fixture.inTerminal(
+    `${leasehold} run killed --ttl 3s -- sh -c 'echo $PPID >$FIXTURE/run; ${orphan}; echo ready; cat'; cat`,
   )
   await terminal.says('ready')
-  process.kill(Number(await place.appears('run')), 'SIGKILL')
-  const pid = Number(await place.appears('orphan'))
+  process.kill(Number(await fixture.waitForFile('run')), 'SIGKILL')
+  const pid = Number(await fixture.waitForFile('orphan'))
   await until('the orphan is dead', () => !isAlive(pid))
   await until('the watchdog says so', () => terminal.stdout.includes('stopping its command'))
 })
 
 test('workers that timeout and set -m put into process groups of their own die in a terminal, too', async () => {
   const stubborn = (file: string): string =>
-    `sh -c "trap \\"\\" TERM HUP; echo \\$\\$ >$PLACE/${file}; sleep 60; sleep 60"`
-  const script = `set -m; ${stubborn('of-set-m')} & timeout 50 ${stubborn('of-timeout')} & echo $PPID >$PLACE/run-of-both; wait`
-  const terminal = inTerminal(
+    `sh -c "trap \\"\\" TERM HUP; echo \\$\\$ >$FIXTURE/${file}; sleep 60; sleep 60"`
+  const script = `set -m; ${stubborn('of-set-m')} & timeout 50 ${stubborn('of-timeout')} & echo $PPID >$FIXTURE/run-of-both; wait`
+  const terminal = fixture.inTerminal(
     `${leasehold} run both --kill-after 300ms -- bash -c '${script}'; echo "status $?"; read wait`,
   )
-  const workers = [await place.appears('of-set-m'), await place.appears('of-timeout')].map(Number)
+  const workers = [await fixture.waitForFile('of-set-m'), await fixture.waitForFile('of-timeout')].map(Number)
   expect(workers.map(isAlive)).toEqual([true, true])
-  process.kill(Number(await place.appears('run-of-both')), 'SIGTERM')
+  process.kill(Number(await fixture.waitForFile('run-of-both')), 'SIGTERM')
   await terminal.says('status 143')
   expect(workers.map(isAlive)).toEqual([false, false])
 })
 
 test('ctrl-z suspends it all, and fg goes on', async () => {
-  const terminal = inTerminal('bash --norc --noprofile -i')
+  const terminal = fixture.inTerminal('bash --norc --noprofile -i')
   terminal.type(`${leasehold} run suspended -- sh -c 'echo re""ady; read a; echo "got $a"'\n`)
   await terminal.says('ready')
   terminal.type(CTRL_Z)
@@ -79,16 +79,12 @@ test('ctrl-z suspends it all, and fg goes on', async () => {
 })
 
 test('suspended for longer than the lock lasts, the command is killed in time, and fg gives 70', async () => {
-  const terminal = inTerminal('bash --norc --noprofile -i')
-  terminal.type(`${leasehold} run late --ttl 2s -- sh -c 'echo $$ >$PLACE/late; exec sleep 60'\n`)
-  const pid = Number(await place.appears('late'))
+  const terminal = fixture.inTerminal('bash --norc --noprofile -i')
+  terminal.type(`${leasehold} run late --ttl 2s -- sh -c 'echo $$ >$FIXTURE/late; exec sleep 60'\n`)
+  const pid = Number(await fixture.waitForFile('late'))
   terminal.type(CTRL_Z)
   await terminal.says('Stopped')
   await until('the command is dead', () => !isAlive(pid))
   terminal.type('fg; echo "status $((0+$?))"\n')
   await terminal.says('status 70')
 })
-
-function inTerminal(line: string): Subject {
-  return place.start(['script', '--quiet', '--flush', '--return', '--command', line, '/dev/null'], { SHELL: '/bin/sh' })
-}

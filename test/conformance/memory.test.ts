@@ -8,6 +8,7 @@ conformance({
     const place = memory()
     return { store: async () => place, close: async () => {} }
   },
+  lacks: ['watchGrants'],
   cases: [...storeCases(), ...coreCases()],
   describe,
   test: test.concurrent,

@@ -1,22 +1,20 @@
-/**
- * Stores that are wrong in one small way each. The kit must notice every one of them.
- */
-import { ALL, type Answer, type Claim, type Lease, type Limit, type Renewal, type Store } from '../../src/store.js'
-import { type Place, asking, mutate, renaming, silent, taking } from './mutate.js'
+/** Stores with one small defect each. The kit must detect every one of them. */
+import { ALL, type Answer, type Claim, type LeaseId, type Limit, type Renewal, type Store } from '../../src/store.js'
+import { type FullMemoryStore, asking, mutate, renaming, silent, taking } from './mutate.js'
 
-export interface Mutant {
-  /** What is wrong with it. */
+export interface StoreMutant {
+  /** The defect, as the end of "the kit notices when". */
   what: string
   store: () => Store
-  /** A case that is there for this mistake. */
+  /** The name of the case that must detect it. */
   caughtBy: string
 }
 
-/** Tokens of one key counted from one, and forgotten when nobody holds it. */
+/** Counts the tokens of each key from one, and forgets them when the key is free. */
 function forgetfulTokens(): Store {
   const counts = new Map<string, bigint>()
   const known = new Map<string, bigint>()
-  return mutate((place) => {
+  return mutate((store) => {
     const number = (key: string, token: bigint): bigint => {
       const seen = known.get(`${key}/${token}`)
       if (seen !== undefined) return seen
@@ -27,83 +25,83 @@ function forgetfulTokens(): Store {
     }
     return {
       acquire: (claims, options) =>
-        place
+        store
           .acquire(claims, options)
           .map(
             (answer, i): Answer =>
               answer.granted === true ? { ...answer, token: number((claims[i] as Claim).key, answer.token) } : answer,
           ),
       release: (leases) => {
-        const answers = place.release(leases)
-        for (const { key } of leases) if (place.inspect(key).holders.length === 0) counts.delete(key)
+        const answers = store.release(leases)
+        for (const { key } of leases) if (store.inspect(key).holders.length === 0) counts.delete(key)
         return answers
       },
     }
   })()
 }
 
-const newcomerPasses = mutate((place) => ({
+const newcomerPasses = mutate((store) => ({
   acquire: (claims, options) =>
-    place.acquire(claims, options).map((answer, i): Answer => {
+    store.acquire(claims, options).map((answer, i): Answer => {
       const claim = claims[i] as Claim
-      if (answer.granted !== false || claim.placeMs !== undefined) return answer
-      const { holders, waiters } = place.inspect(claim.key)
+      if (answer.granted !== false || claim.queueMs !== undefined) return answer
+      const { holders, waiters } = store.inspect(claim.key)
       const held = holders.reduce((sum, holder) => sum + holder.weight, 0)
       if (waiters.length === 0 || held + claim.weight > claim.capacity) return answer
-      // There is room, and only the line says no: a second space beside the first lets it in.
-      return place.acquire([{ ...claim, key: `${claim.key}/aside` }])[0] as Answer
+      // There is capacity, and only the queue refuses. A second key beside the first lets the claim overtake it.
+      return store.acquire([{ ...claim, key: `${claim.key}/aside` }])[0] as Answer
     }),
 }))
 
-const lastComeFirstServed = mutate((place) => ({
+const lastComeFirstServed = mutate((store) => ({
   acquire: (claims, options) => {
-    for (const { key, placeMs, owner } of claims) {
-      if (placeMs === undefined) continue
-      const { waiters } = place.inspect(key)
+    for (const { key, queueMs, owner } of claims) {
+      if (queueMs === undefined) continue
+      const { waiters } = store.inspect(key)
       if (waiters.some((waiter) => waiter.owner === owner)) continue
       const [claim] = claims.filter((item) => item.owner === owner)
-      const answer = place.acquire([claim as Claim])
+      const answer = store.acquire([claim as Claim])
       for (const waiter of waiters) {
-        place.release([{ key, owner: waiter.owner }])
-        place.acquire([{ ...(claim as Claim), owner: waiter.owner }])
+        store.release([{ key, owner: waiter.owner }])
+        store.acquire([{ ...(claim as Claim), owner: waiter.owner }])
       }
       if (claims.length === 1) return answer
     }
-    return place.acquire(claims, options)
+    return store.acquire(claims, options)
   },
 }))
 
-const renewalShortens = mutate((place) => ({
+const renewalShortens = mutate((store) => ({
   renew: (renewals) => {
-    for (const { key, owner, ttlMs } of renewals) setTimeout(() => place.release([{ key, owner }]), ttlMs).unref()
-    return place.renew(renewals)
+    for (const { key, owner, ttlMs } of renewals) setTimeout(() => store.release([{ key, owner }]), ttlMs).unref()
+    return store.renew(renewals)
   },
 }))
 
-const renewalCreates = mutate((place) => ({
+const renewalCreates = mutate((store) => ({
   renew: (renewals) =>
-    place.renew(renewals).map((answer, i) => {
+    store.renew(renewals).map((answer, i) => {
       if (answer.outcome !== 'gone') return answer
       const { key, owner, ttlMs } = renewals[i] as Renewal
-      const [created] = place.acquire([{ key, owner, ttlMs, weight: ALL, capacity: ALL }])
+      const [created] = store.acquire([{ key, owner, ttlMs, weight: ALL, capacity: ALL }])
       return created?.granted === true ? { outcome: 'ours', ttlMs } : answer
     }),
 }))
 
-const releaseAsks = (whose: (lease: Lease, place: Place) => Lease[]): (() => Store) =>
-  mutate((place) => ({
+const releaseAsks = (whose: (lease: LeaseId, store: FullMemoryStore) => LeaseId[]): (() => Store) =>
+  mutate((store) => ({
     release: (leases) =>
       leases.map(
         (lease) =>
-          place.release(whose(lease, place)).find((answer) => answer.outcome === 'released') ?? { outcome: 'gone' },
+          store.release(whose(lease, store)).find((answer) => answer.outcome === 'released') ?? { outcome: 'gone' },
       ),
   }))
 
-const readersShareExpiry = mutate((place) => ({
+const readersShareExpiry = mutate((store) => ({
   renew: (renewals) => {
     for (const { key, ttlMs } of renewals)
-      for (const { owner } of place.inspect(key).holders) place.renew([{ key, owner, ttlMs }])
-    return place.renew(renewals)
+      for (const { owner } of store.inspect(key).holders) store.renew([{ key, owner, ttlMs }])
+    return store.renew(renewals)
   },
 }))
 
@@ -121,225 +119,225 @@ const inWholeSeconds = (limit: Limit): Limit => ({
   perMs: Math.floor(limit.perMs / 1_000) * 1_000 + 1e-3,
 })
 
-export const mutants: Mutant[] = [
+export const mutants: StoreMutant[] = [
   {
     what: 'a release does not check the owner',
-    store: releaseAsks(({ key, owner }, place) => [
+    store: releaseAsks(({ key, owner }, store) => [
       { key, owner },
-      ...place.inspect(key).holders.map((holder) => ({ key, owner: holder.owner })),
+      ...store.inspect(key).holders.map((holder) => ({ key, owner: holder.owner })),
     ]),
-    caughtBy: "a stranger's release is gone and frees nothing",
+    caughtBy: 'a release by another owner is answered gone and frees nothing',
   },
   {
     what: 'a lock is 1 of 1 beside readers that are 1 of everything',
     store: asking((claim) => (claim.weight === ALL ? { ...claim, weight: 1, capacity: 1 } : claim)),
-    caughtBy: 'a reader is refused beside a lock',
+    caughtBy: 'a reader is refused while a lock is held',
   },
   {
     what: 'a renewal creates',
     store: renewalCreates,
-    caughtBy: 'the renewal of a released lease is gone and creates nothing',
+    caughtBy: 'the renewal of a released lease is answered gone and creates nothing',
   },
   {
     what: 'tokens are kept with the lock and begin anew',
     store: forgetfulTokens,
-    caughtBy: 'tokens grow over releases, whichever client asks',
+    caughtBy: 'tokens grow from release to release, whichever client acquires',
   },
   {
-    what: 'places in line never expire',
-    store: asking((claim) => (claim.placeMs === undefined ? claim : { ...claim, placeMs: 1e9 })),
-    caughtBy: 'a waiter who falls silent loses its place, so the dead do not block the line',
+    what: 'queue entries never expire',
+    store: asking((claim) => (claim.queueMs === undefined ? claim : { ...claim, queueMs: 1e9 })),
+    caughtBy: 'a waiter that stops asking loses its queue entry, so a dead waiter does not block the queue',
   },
   {
-    what: 'a newcomer passes the line',
+    what: 'a new request overtakes the queue',
     store: newcomerPasses,
-    caughtBy: 'small claims do not pass a big one that waits for room',
+    caughtBy: 'small claims do not overtake a big one that waits for capacity',
   },
   {
-    what: 'last come, first served',
+    what: 'the last waiter is served first',
     store: lastComeFirstServed,
-    caughtBy: 'whoever stands in line is served in order of arrival',
+    caughtBy: 'waiters are granted the lock in the order of their arrival',
   },
   {
     what: 'a renewal shortens',
     store: renewalShortens,
-    caughtBy: 'a renewal never shortens: one that arrives late takes nothing away',
+    caughtBy: 'a renewal never shortens a lease, even if it arrives late',
   },
   {
     what: 'a renewal does nothing',
-    store: mutate((place) => ({
+    store: mutate((store) => ({
       renew: (renewals) =>
-        place
+        store
           .renew(renewals.map((item) => ({ ...item, ttlMs: 0 })))
           .map((answer) => (answer.outcome === 'ours' ? { outcome: 'ours', ttlMs: 1_000 } : answer)),
     })),
-    caughtBy: 'renewing keeps a lease past its first time',
+    caughtBy: 'a renewal keeps a lease beyond its first time to live',
   },
   {
-    what: 'a release answers released to strangers',
-    store: mutate((place) => ({
-      release: (leases) => (place.release(leases), leases.map(() => ({ outcome: 'released' }))),
+    what: 'a release by another owner is answered released',
+    store: mutate((store) => ({
+      release: (leases) => (store.release(leases), leases.map(() => ({ outcome: 'released' }))),
     })),
-    caughtBy: 'a release answers released once, and gone from then on',
+    caughtBy: 'a release is answered released once, and gone from then on',
   },
   {
     what: 'capacity is off by one',
     store: asking((claim) => (claim.capacity === ALL ? claim : { ...claim, capacity: claim.capacity + 1 })),
-    caughtBy: 'weights add up to the capacity and not beyond',
+    caughtBy: 'the weights of all grants of a key add up to the capacity and never more',
   },
   {
     what: 'every claim weighs one',
     store: asking((claim) => (claim.capacity === ALL ? claim : { ...claim, weight: 1 })),
-    caughtBy: 'weights add up to the capacity and not beyond',
+    caughtBy: 'the weights of all grants of a key add up to the capacity and never more',
   },
   {
-    what: 'all or none leaves some',
-    store: mutate((place) => ({ acquire: (claims) => place.acquire(claims) })),
-    caughtBy: 'all or none grants none when one is busy, and leaves nothing behind',
+    what: 'an atomic batch keeps some grants',
+    store: mutate((store) => ({ acquire: (claims) => store.acquire(claims) })),
+    caughtBy: 'an atomic batch grants no claim if one key is held, and leaves nothing behind',
   },
   {
-    what: 'all or none says none and leaves some',
-    store: mutate((place) => ({
+    what: 'an atomic batch reports no grant and keeps some',
+    store: mutate((store) => ({
       acquire: (claims, options) => {
-        const answers = place.acquire(claims)
+        const answers = store.acquire(claims)
         const none = options?.atomic && answers.some((answer) => answer.granted !== true)
         return none ? answers.map(() => ({ granted: false })) : answers
       },
     })),
-    caughtBy: 'all or none grants none when one is busy, and leaves nothing behind',
+    caughtBy: 'an atomic batch grants no claim if one key is held, and leaves nothing behind',
   },
   {
     what: 'a lease never expires',
     store: asking((claim) => ({ ...claim, ttlMs: 1e9 })),
-    caughtBy: 'a lease that nobody renews ends by itself, and not before its time',
+    caughtBy: 'a lease that is not renewed ends by itself, and not before its time',
   },
   {
     what: 'a lease lasts only half its time',
-    store: mutate((place) => ({
+    store: mutate((store) => ({
       acquire: (claims, options) =>
-        place
+        store
           .acquire(
             claims.map((claim) => ({ ...claim, ttlMs: claim.ttlMs / 2 })),
             options,
           )
           .map((answer) => (answer.granted === true ? { ...answer, ttlMs: answer.ttlMs * 2 } : answer)),
     })),
-    caughtBy: 'a lease that nobody renews ends by itself, and not before its time',
+    caughtBy: 'a lease that is not renewed ends by itself, and not before its time',
   },
   {
-    what: 'times to live beyond 2^31 overflow',
+    what: 'a ttl above 2^31 overflows',
     store: asking((claim) => (claim.ttlMs > 2 ** 31 ? { ...claim, ttlMs: 1 } : claim)),
-    caughtBy: 'a lease of forty days is held, not expired at once',
+    caughtBy: 'a lease of forty days is held and does not expire at once',
   },
   {
-    what: 'an owner who asks again meets its own grant',
-    store: mutate((place) => ({
+    what: 'an owner that acquires again is blocked by its own grant',
+    store: mutate((store) => ({
       acquire: (claims, options) => {
         const busy = claims.filter(({ key, owner }) =>
-          place.inspect(key).holders.some((holder) => holder.owner === owner),
+          store.inspect(key).holders.some((holder) => holder.owner === owner),
         )
-        if (busy.length === 0) return place.acquire(claims, options)
+        if (busy.length === 0) return store.acquire(claims, options)
         return claims.map(
-          (claim): Answer => (busy.includes(claim) ? { granted: false } : (place.acquire([claim])[0] as Answer)),
+          (claim): Answer => (busy.includes(claim) ? { granted: false } : (store.acquire([claim])[0] as Answer)),
         )
       },
     })),
-    caughtBy: 'an owner who asks again gets its own grant, with the same token',
+    caughtBy: 'an owner that acquires again gets its own grant, with the same token',
   },
   {
-    what: 'an owner who asks again gets a new token',
+    what: 'an owner that acquires again gets a new token',
     store: (() => {
       let extra = 0n
-      return mutate((place) => ({
+      return mutate((store) => ({
         acquire: (claims, options) =>
-          place
+          store
             .acquire(claims, options)
             .map((answer) => (answer.granted === true ? { ...answer, token: answer.token + ++extra } : answer)),
       }))
     })(),
-    caughtBy: 'an owner who asks again gets its own grant, with the same token',
+    caughtBy: 'an owner that acquires again gets its own grant, with the same token',
   },
   {
     what: 'all readers share one expiry',
     store: readersShareExpiry,
-    caughtBy: 'every reader expires by itself: a dead one does not live on through the others',
+    caughtBy: 'every reader expires by itself: a dead reader is not kept alive by the others',
   },
   {
-    what: 'a hand-over is for the whole time to live',
+    what: 'a lease that was handed off lasts for the whole ttl',
     store: asking((claim) =>
-      claim.placeMs === undefined ? claim : { ...claim, placeMs: Math.max(claim.placeMs, claim.ttlMs) },
+      claim.queueMs === undefined ? claim : { ...claim, queueMs: Math.max(claim.queueMs, claim.ttlMs) },
     ),
-    caughtBy: 'a waiter who dies at the head of the line holds it up for its place, not for its time to live',
+    caughtBy: 'a waiter that dies at the head of the queue blocks it for queueMs, not for ttlMs',
   },
   {
-    what: 'a release wakes nobody',
+    what: 'a release sends no event',
     store: silent('granted', 'freed'),
-    caughtBy: 'a release wakes whoever waits and watches, in another client too',
+    caughtBy: 'a release wakes a waiter that watches the key, also in another client',
   },
   {
     what: 'a revoked holder is not told',
-    store: mutate((place) => ({ watchRevoked: () => place.watchRevoked(() => {}) })),
-    caughtBy: 'a holder is told when its lease is revoked, by the one subscription of its client',
+    store: mutate((store) => ({ watchRevoked: () => store.watchRevoked(() => {}) })),
+    caughtBy: 'a holder is told that its lease was revoked, through the one subscription of its client',
   },
   {
     what: 'changes are not announced',
     store: silent('changed'),
-    caughtBy: 'an announced lease tells everyone who watches when it begins, changes its value and ends',
+    caughtBy: 'every watch is told when an announced lease begins, changes its value and ends',
   },
   {
-    what: 'a closed watch still hears',
-    store: mutate((place) => ({
+    what: 'a closed watch still reports events',
+    store: mutate((store) => ({
       watch: (key, listener) => ({
-        ...place.watch(key, listener),
+        ...store.watch(key, listener),
         close: () => {},
       }),
     })),
-    caughtBy: 'two watches of one key both hear, and closing one leaves the other',
+    caughtBy: 'two watches of one key both get its events, and closing one keeps the other',
   },
   {
     what: 'a batch is answered in the wrong order',
-    store: mutate((place) => ({ acquire: (claims, options) => place.acquire(claims, options).toReversed() })),
-    caughtBy: 'one key twice in a batch: the first gets the lock, the second is refused',
+    store: mutate((store) => ({ acquire: (claims, options) => store.acquire(claims, options).toReversed() })),
+    caughtBy: 'two locks of one key in a batch: the first is granted, the second is refused',
   },
   {
-    what: 'one key twice in a batch is asked once',
-    store: mutate((place) => ({
+    what: 'one key twice in a batch is requested once',
+    store: mutate((store) => ({
       release: (leases) => {
-        const once = new Map(leases.map((lease) => [`${lease.key} ${lease.owner}`, place.release([lease])[0]]))
+        const once = new Map(leases.map((lease) => [`${lease.key} ${lease.owner}`, store.release([lease])[0]]))
         return leases.map((lease) =>
           once.get(`${lease.key} ${lease.owner}`)?.outcome === 'gone' ? { outcome: 'gone' } : { outcome: 'released' },
         )
       },
     })),
-    caughtBy: 'one key twice in a batch: the first gets the lock, the second is refused',
+    caughtBy: 'two locks of one key in a batch: the first is granted, the second is refused',
   },
   {
-    what: 'revoke lets the line starve',
-    store: mutate((place) => ({
+    what: 'revoke starves the queue',
+    store: mutate((store) => ({
       revoke: (key) => {
-        const { waiters } = place.inspect(key)
-        for (const { owner } of waiters) place.release([{ key, owner }])
-        return place.revoke(key)
+        const { waiters } = store.inspect(key)
+        for (const { owner } of waiters) store.release([{ key, owner }])
+        return store.revoke(key)
       },
     })),
-    caughtBy: 'revoke lets the next in line in, and nobody else',
+    caughtBy: 'revoke() lets the next waiter in, and no other client',
   },
   {
-    what: 'steal is ignored',
+    what: 'a steal is ignored',
     store: asking((claim) => ({ ...claim, steal: false })),
-    caughtBy: 'stealing takes the lock whoever holds it, with a larger token',
+    caughtBy: 'a steal takes the lock from any holder and has a larger token',
   },
   {
     what: 'a renewal cannot change the value',
-    store: mutate((place) => ({
-      renew: (renewals) => place.renew(renewals.map(({ key, owner, ttlMs }) => ({ key, owner, ttlMs }))),
+    store: mutate((store) => ({
+      renew: (renewals) => store.renew(renewals.map(({ key, owner, ttlMs }) => ({ key, owner, ttlMs }))),
     })),
-    caughtBy: 'a renewal with a value replaces it, one without keeps it',
+    caughtBy: 'a renewal with a value replaces it, and a renewal without one keeps it',
   },
   {
     what: 'values are cut at a kilobyte',
     store: asking((claim) => ({ ...claim, value: claim.value?.slice(0, 1_024) })),
-    caughtBy: 'values arrive as they were written, whatever they contain',
+    caughtBy: 'values are read as they were written, whatever they contain',
   },
   {
     what: 'names ignore case',
@@ -359,29 +357,29 @@ export const mutants: Mutant[] = [
   {
     what: 'names are cut',
     store: renaming((key) => key.slice(0, 255)),
-    caughtBy: 'names of 255 characters work, and differ in the last one',
+    caughtBy: 'names of 255 characters work, and differ by their last character',
   },
   {
-    what: 'a prefix is a pattern',
-    store: mutate((place) => ({
-      holders: (prefix) => place.holders('').filter((view) => like(prefix).test(view.key)),
+    what: 'a prefix is treated as a pattern',
+    store: mutate((store) => ({
+      holders: (prefix) => store.holders('').filter((view) => like(prefix).test(view.key)),
     })),
-    caughtBy: 'a prefix is text, not a pattern',
+    caughtBy: 'holders() treats a prefix as text, not as a pattern',
   },
   {
-    what: 'the line is shown backwards',
-    store: mutate((place) => ({
-      inspect: (key) => ({ ...place.inspect(key), waiters: place.inspect(key).waiters.toReversed() }),
+    what: 'the queue is listed backwards',
+    store: mutate((store) => ({
+      inspect: (key) => ({ ...store.inspect(key), waiters: store.inspect(key).waiters.toReversed() }),
     })),
-    caughtBy: 'inspect shows the line in order, and holders how long it is',
+    caughtBy: 'inspect() reports the queue in order, and holders() reports its length',
   },
   {
-    what: 'of several limits those that would let it pass are charged though another refuses',
-    store: mutate((place) => ({
+    what: 'limits that would pass are charged although another limit refuses',
+    store: mutate((store) => ({
       take: (requests) =>
         requests.map(({ key, cost, limits }) => {
           const apart = limits.map((limit, i) => ({ key: `${key}/${i}`, cost, limits: [limit] }))
-          const answers = place.take(apart)
+          const answers = store.take(apart)
           return {
             allowed: answers.every((answer) => answer.allowed),
             remaining: Math.min(...answers.map((answer) => answer.remaining)),
@@ -393,21 +391,21 @@ export const mutants: Mutant[] = [
     caughtBy: 'several limits (token-bucket) are charged together or not at all',
   },
   {
-    what: 'half a second is floored to nothing',
+    what: 'half a second is rounded down to nothing',
     store: taking((request) => ({ ...request, limits: request.limits.map(inWholeSeconds) })),
-    caughtBy: 'token-bucket: half a second is not nothing',
+    caughtBy: 'token-bucket: a period of a fraction of a second counts exactly',
   },
   {
-    what: 'a sliding window is a bucket',
+    what: 'a sliding window is a token bucket',
     store: taking((request) => ({
       ...request,
       limits: request.limits.map((limit) => ({ ...limit, algorithm: 'token-bucket' })),
     })),
-    caughtBy: 'sliding-window: no stretch of its length ever sees more than the limit',
+    caughtBy: 'sliding-window: no interval of the length of the window ever has more takes than the limit',
   },
   {
     what: 'fractions of a cost are lost',
     store: taking((request) => ({ ...request, cost: Math.floor(request.cost) })),
-    caughtBy: 'token-bucket: costs are taken whole or not at all, and fractions are kept',
+    caughtBy: 'token-bucket: a cost is charged in full or not at all, and fractions count',
   },
 ]

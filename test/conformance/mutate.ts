@@ -1,9 +1,9 @@
-/** The reference store with one thing changed. */
+/** The reference store with one change. */
 import { type MemoryStore, memory } from '../../src/stores/memory/index.js'
 import type {
   Claim,
   HolderView,
-  Lease,
+  LeaseId,
   Store,
   StoreEvent,
   TakeAnswer,
@@ -12,67 +12,67 @@ import type {
   Watch,
 } from '../../src/store.js'
 
-/** What memory() really is: everything is there, and answers at once. */
-export interface Place extends MemoryStore {
+/** The store that memory() returns, with all of its optional methods present and synchronous. */
+export interface FullMemoryStore extends MemoryStore {
   watch(key: string, listener: (event: StoreEvent) => void): Watch
   holders(prefix: string): HolderView[]
   inspect(key: string): { holders: HolderView[]; waiters: WaiterView[] }
   revoke(key: string): HolderView[]
   take(requests: readonly TakeRequest[]): TakeAnswer[]
-  watchRevoked(listener: (lease: Lease) => void): Watch
+  watchRevoked(listener: (lease: LeaseId) => void): Watch
   now(): number
 }
 
-/** Memory with some methods replaced. */
-export function mutate(change: (place: Place) => Partial<Store>): () => Store {
+/** The memory store with some methods replaced. */
+export function mutate(change: (store: FullMemoryStore) => Partial<Store>): () => Store {
   return () => {
-    const place = memory() as Place
+    const store = memory() as FullMemoryStore
     const right: Store = {
       name: 'mutant',
       expiry: 'timed',
-      features: place.features,
-      timeoutMs: place.timeoutMs,
-      acquire: (claims, options) => place.acquire(claims, options),
-      renew: (renewals) => place.renew(renewals),
-      release: (leases) => place.release(leases),
-      watch: (key, listener) => place.watch(key, listener),
-      holders: (prefix) => place.holders(prefix),
-      inspect: (key) => place.inspect(key),
-      revoke: (key) => place.revoke(key),
-      watchRevoked: (listener) => place.watchRevoked(listener),
-      take: (requests) => place.take(requests),
-      now: () => place.now(),
-      close: () => place.close(),
+      features: store.features,
+      timeoutMs: store.timeoutMs,
+      acquire: (claims, options) => store.acquire(claims, options),
+      renew: (renewals) => store.renew(renewals),
+      release: (leases) => store.release(leases),
+      watch: (key, listener) => store.watch(key, listener),
+      holders: (prefix) => store.holders(prefix),
+      inspect: (key) => store.inspect(key),
+      revoke: (key) => store.revoke(key),
+      watchRevoked: (listener) => store.watchRevoked(listener),
+      take: (requests) => store.take(requests),
+      now: () => store.now(),
+      close: () => store.close(),
     }
-    return { ...right, ...change(place) }
+    return { ...right, ...change(store) }
   }
 }
 
-/** The wrapper without any mistake, so that what is noticed is the mistake and not the wrapping. */
+/** The wrapper without any defect. It must pass, or the mutants fail because of the wrapper. */
 export const unharmed: () => Store = mutate(() => ({}))
 
-/** Every claim changed before it is asked. */
+/** Changes every claim before it is sent. */
 export const asking = (change: (claim: Claim) => Claim): (() => Store) =>
-  mutate((place) => ({ acquire: (claims, options) => place.acquire(claims.map(change), options) }))
+  mutate((store) => ({ acquire: (claims, options) => store.acquire(claims.map(change), options) }))
 
-/** Every limiter's request changed before it is asked. */
+/** Changes every take request before it is sent. */
 export const taking = (change: (request: TakeRequest) => TakeRequest): (() => Store) =>
-  mutate((place) => ({ take: (requests) => place.take(requests.map(change)) }))
+  mutate((store) => ({ take: (requests) => store.take(requests.map(change)) }))
 
-/** Each key under another name: whatever the change makes equal collides. */
+/** Changes every key: keys that the change makes equal collide. */
 export const renaming = (change: (key: string) => string): (() => Store) =>
-  mutate((place) => {
+  mutate((store) => {
     const item = <T extends { key: string }>(old: T): T => ({ ...old, key: change(old.key) })
     return {
-      acquire: (claims, options) => place.acquire(claims.map(item), options),
-      renew: (renewals) => place.renew(renewals.map(item)),
-      release: (leases) => place.release(leases.map(item)),
-      watch: (key, listener) => place.watch(change(key), listener),
+      acquire: (claims, options) => store.acquire(claims.map(item), options),
+      renew: (renewals) => store.renew(renewals.map(item)),
+      release: (leases) => store.release(leases.map(item)),
+      watch: (key, listener) => store.watch(change(key), listener),
     }
   })
 
-/** Nobody hears of events of this kind. */
+/** Suppresses events of these types. */
 export const silent = (...types: StoreEvent['type'][]): (() => Store) =>
-  mutate((place) => ({
-    watch: (key, listener) => place.watch(key, (event) => !types.includes(event.type) && listener(event)),
+  mutate((store) => ({
+    watch: (key, listener) => store.watch(key, (event) => !types.includes(event.type) && listener(event)),
   }))

@@ -1,26 +1,26 @@
 import { ALL, type Answer, type Claim, type Store, UnsupportedError } from '../../src/index.js'
 
-/** What there is to know of one lease. */
+/** One lease. */
 interface Held {
   weight: number
   token: bigint
   until: number
 }
 
-/** Key → owner → lease. Give the same place to everybody who should exclude each other. */
-export type Place = Map<string, Map<string, Held>>
+/** Key → owner → lease. Clients that share one map exclude each other. */
+export type TinyLeases = Map<string, Map<string, Held>>
 
-/** The smallest store there is: leases in a Map, without a line, wake-up, counting, values or anything to look at. */
-export function tiny(place: Place): Store {
-  /** Who holds this key now. What has expired is dropped before anything is decided. */
+/** The smallest possible store: leases in a Map, without a queue, events, counting, values or listings. */
+export function tiny(table: TinyLeases): Store {
+  /** The current holders of this key. Expired leases are removed before anything is decided. */
   function holders(key: string): Map<string, Held> {
-    let held = place.get(key)
-    if (!held) place.set(key, (held = new Map()))
+    let held = table.get(key)
+    if (!held) table.set(key, (held = new Map()))
     for (const [owner, { until }] of held) if (until <= performance.now()) held.delete(owner)
     return held
   }
 
-  function ask({ key, owner, weight, capacity, ttlMs, steal }: Claim): Answer {
+  function decide({ key, owner, weight, capacity, ttlMs, steal }: Claim): Answer {
     if (capacity !== ALL || steal) {
       return { granted: 'unknown', error: new UnsupportedError('tiny() knows locks and shared locks only') }
     }
@@ -28,7 +28,7 @@ export function tiny(place: Place): Store {
     const own = held.get(owner)
     const until = performance.now() + ttlMs
     if (own) {
-      // The reply to the first question may have been lost: its own grant must not be in its way.
+      // The reply to the first request may have been lost, so the owner's own grant must not block it.
       own.until = Math.max(own.until, until)
       return { granted: true, owner, token: own.token, ttlMs }
     }
@@ -42,11 +42,11 @@ export function tiny(place: Place): Store {
   return {
     name: 'tiny',
     expiry: 'timed',
-    features: { line: false, counting: false, atomic: false, values: false },
+    features: { queue: false, counting: false, atomic: false, values: false },
     timeoutMs: 2_000,
     acquire(claims, options) {
       if (options?.atomic) throw new UnsupportedError('tiny() cannot grant all or none')
-      return claims.map(ask)
+      return claims.map(decide)
     },
     renew: (renewals) =>
       renewals.map(({ key, owner, token, ttlMs }) => {
@@ -59,7 +59,7 @@ export function tiny(place: Place): Store {
       leases.map(({ key, owner, token }) => {
         const held = holders(key)
         const lease = held.get(owner)
-        // A release that arrives late must not end what the same owner was granted since.
+        // A release that arrives late must not end a later grant of the same owner.
         if (!lease || (token ?? lease.token) !== lease.token) return { outcome: 'gone' }
         held.delete(owner)
         return { outcome: 'released' }
@@ -70,7 +70,7 @@ export function tiny(place: Place): Store {
 
 let lastToken = 0n
 
-/** Grows with every grant, also over a restart: the clock has moved on meanwhile. */
+/** Grows with every grant, also across a restart, because the clock has advanced meanwhile. */
 function nextToken(): bigint {
   const clock = BigInt(Date.now()) * 1_000n
   lastToken = clock > lastToken ? clock : lastToken + 1n

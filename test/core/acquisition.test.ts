@@ -1,10 +1,10 @@
 import { describe, expect, test } from 'vitest'
 import type { Lock } from '../../src/core/lock.js'
 import { LockTimeoutError, StoreUnavailableError } from '../../src/errors.js'
-import { ALL } from '../../src/store.js'
+import { ALL, type HolderView, type StoreEvent } from '../../src/store.js'
 import { RemoteMemory } from './remote-memory.js'
 
-/** What came of it, without waiting for it. */
+/** The outcome of a promise so far, without waiting for it. */
 function outcome<T>(promise: Promise<T>): { value?: T; error?: unknown } {
   const seen: { value?: T; error?: unknown } = {}
   promise.then(
@@ -17,7 +17,7 @@ function outcome<T>(promise: Promise<T>): { value?: T; error?: unknown } {
 describe('clean-up', () => {
   test('a retried release of a stale grant does not end the grant that followed it', async () => {
     const remote = new RemoteMemory()
-    // The first answer is slower than the ttl; the release of what it granted is lost once and tried again.
+    // The first reply takes longer than the ttl. The release of its grant is lost once and retried.
     remote.fate = (method, n) => {
       if (method === 'acquire' && n === 1) return { replyMs: 1_600 }
       return method === 'release' && n === 1 ? 'break' : undefined
@@ -31,7 +31,7 @@ describe('clean-up', () => {
 
   test('a release that arrives after the next request of the same acquisition does not end its grant', async () => {
     const remote = new RemoteMemory()
-    // On a pooled connection the new acquire may overtake the clean-up's release.
+    // On a pooled connection the new acquire may overtake the release of the clean-up.
     remote.fate = (method, n) => {
       if (method === 'acquire' && n === 1) return { replyMs: 1_600 }
       return method === 'release' && n === 1 ? { requestMs: 300 } : undefined
@@ -43,7 +43,97 @@ describe('clean-up', () => {
     expect(remote.real.holders('lock:x').map(({ owner }) => owner)).toEqual([lock.holder])
   })
 
-  test('the release of a grant that nobody wants any more is tried until it is answered', async () => {
+  test('a request that is carried out after its time limit and then fails leaves nothing in the store', async () => {
+    const remote = new RemoteMemory()
+    const { real } = remote
+    let first = true
+    // The connection breaks when the server has granted at last what was asked for, given and released long ago.
+    const acquire = remote.store.acquire.bind(remote.store)
+    remote.store.acquire = (claims, options) => {
+      if (!first) return acquire(claims, options)
+      first = false
+      return new Promise((_, reject) => {
+        remote.world.after(5_000, () => {
+          real.acquire(claims)
+          reject(new Error('ECONNRESET'))
+        })
+      })
+    }
+    const mine = outcome(remote.locks().acquire('x', { ttl: '1m', wait: '4s' }))
+    await remote.pass(3_000)
+    expect(await mine.value?.release()).toBe(true)
+    await remote.pass(3_000)
+    expect(real.holders('')).toEqual([])
+  })
+
+  test('a grant that was made beside a revoked one, and never answered, is released with it', async () => {
+    const remote = new RemoteMemory()
+    const { real } = remote
+    const pushed: StoreEvent[] = []
+    remote.passes = (event) => (pushed.push(event), false)
+    real.acquire([{ key: 'lock:x', owner: 'other', weight: ALL, capacity: ALL, ttlMs: 60_000 }])
+    const mine = outcome(remote.locks().acquire('x', { ttl: '1m', wait: '10s' }))
+    await remote.pass(10)
+    real.release([{ key: 'lock:x', owner: 'other' }])
+    real.revoke('lock:x')
+    remote.fate = (method) => (method === 'acquire' ? 'breakReply' : undefined)
+    // The process was frozen: it asks again, and hears only then of the grant that was revoked meanwhile.
+    remote.push('lock:x', { type: 'freed' })
+    remote.push('lock:x', pushed.find(({ type }) => type === 'granted') as StoreEvent)
+    await remote.pass(0)
+    expect(real.holders('')).toHaveLength(1)
+    await remote.pass(1_000)
+    expect(mine.value?.isHeld).toBe(false)
+    expect(real.holders('')).toEqual([])
+  })
+
+  test('a grant that is made after a forced release of an earlier one of its owner is not lost with that', async () => {
+    const remote = new RemoteMemory()
+    const { real } = remote
+    // Granted, and not answered. The next request of the same owner arrives after the forced release, and is answered before it.
+    remote.fate = (method, n) => (method === 'acquire' && n === 1 ? 'breakReply' : undefined)
+    const revoke = (key: string): Promise<HolderView[]> => {
+      const cut = real.revoke(key)
+      return new Promise((resolve) => remote.world.after(500, () => resolve(cut)))
+    }
+    remote.store.revoke = revoke
+    const mine = remote.locks()
+    const acquiring = outcome(mine.acquire('x', { ttl: '1m', wait: '10s' }))
+    await remote.pass(0)
+    expect(real.holders('')).toHaveLength(1)
+    const forced = outcome(mine.forceRelease('x'))
+    await remote.pass(400)
+    const lock = acquiring.value as Lock
+    expect(lock.isHeld).toBe(true)
+    await remote.pass(200)
+    expect(forced.value).toHaveLength(1)
+    expect(lock.isHeld).toBe(true)
+    expect(await lock.release()).toBe(true)
+    expect(real.holders('')).toEqual([])
+  })
+
+  test('the release of a lease is retried for as long as an unanswered renewal may have made it last', async () => {
+    const remote = new RemoteMemory()
+    const acquiring = remote.locks().acquire('x', { ttl: 5_000, autoRenew: false })
+    await remote.pass(1)
+    const lock = await acquiring
+    remote.fate = (method) => (method === 'renew' ? 'loseReply' : undefined)
+    const longer = outcome(lock.extend('1m'))
+    await remote.pass(2_100)
+    expect(longer.error).toBeInstanceOf(StoreUnavailableError)
+    // From here on nothing arrives for 15 s, and the holder wants less than the store has.
+    remote.fate = () => 'break'
+    outcome(lock.extend(150))
+    await remote.pass(500)
+    void lock.release()
+    await remote.pass(15_000)
+    expect(remote.real.holders('')).toHaveLength(1)
+    remote.fate = () => undefined
+    await remote.pass(5_000)
+    expect(remote.real.holders('')).toEqual([])
+  })
+
+  test('the release of a grant that its caller no longer wants is retried until it is answered', async () => {
     const remote = new RemoteMemory()
     remote.fate = (method, n) => {
       if (method === 'acquire') return { replyMs: 500 }
@@ -56,8 +146,84 @@ describe('clean-up', () => {
   })
 })
 
+describe('a request that the server keeps open', () => {
+  test('and that was called back is not believed to be granted: its release may have ended the grant', async () => {
+    const remote = new RemoteMemory({
+      blocks: true,
+      features: { queue: false, counting: true, atomic: true, values: true },
+    })
+    // Granted a moment before its time is up, answered when the release that ends the wait has been carried out.
+    remote.fate = (method) => (method === 'acquire' ? { requestMs: 999, replyMs: 100 } : undefined)
+    const waiting = outcome(remote.locks().acquire('x', { wait: 1_000 }))
+    await remote.pass(1_050)
+    const other = outcome(remote.locks().acquire('x', { wait: 0 }))
+    await remote.pass(5_000)
+    expect(waiting.value).toBeUndefined()
+    expect(waiting.error).toBeInstanceOf(LockTimeoutError)
+    expect(other.value?.isHeld).toBe(true)
+  })
+
+  test('but only looks for a record, and is answered late, is an outage and not a busy name', async () => {
+    const remote = new RemoteMemory({
+      blocks: true,
+      features: { queue: false, counting: true, atomic: true, values: true },
+    })
+    remote.fate = (method) => (method === 'acquire' ? { replyMs: 1_200 } : undefined)
+    const looking = outcome(remote.locks().runOnce('x', () => 'ran', { wait: 1_000 }))
+    await remote.pass(5_000)
+    expect(looking.error).toBeInstanceOf(StoreUnavailableError)
+    expect(remote.real.holders('')).toEqual([])
+  })
+
+  test('and that fails instead is an outage also for a waiter behind it in the same process', async () => {
+    const remote = new RemoteMemory({
+      blocks: true,
+      features: { queue: false, counting: true, atomic: true, values: true },
+    })
+    remote.fate = () => 'break'
+    const locks = remote.locks()
+    const first = outcome(locks.acquire('x', { wait: 1_000 }))
+    const second = outcome(locks.acquire('x', { wait: 1_000 }))
+    const impatient = outcome(locks.acquire('x', { wait: 700 }))
+    await remote.pass(3_000)
+    for (const { error } of [first, second, impatient]) {
+      expect(error).toBeInstanceOf(StoreUnavailableError)
+      expect((error as Error).message).toContain('is unavailable')
+    }
+  })
+
+  test('and that was lost before a freeze is an outage for a waiter behind it, whichever timer runs first', async () => {
+    const remote = new RemoteMemory({
+      blocks: true,
+      features: { queue: false, counting: true, atomic: true, values: true },
+    })
+    remote.fate = (method) => (method === 'acquire' ? 'lose' : undefined)
+    const locks = remote.locks()
+    // The time limit of the request ends at 2,030 ms, the wait of the second at 2,029 ms.
+    outcome(locks.acquire('x', { ttl: 60, wait: '1m' }))
+    const behind = outcome(locks.acquire('x', { wait: 2_029 }))
+    await remote.pass(2_000)
+    remote.world.freeze(3_000)
+    await remote.pass(0)
+    expect(behind.error).toBeInstanceOf(StoreUnavailableError)
+  })
+
+  test('and that is granted when it is called back leaves nothing in the store', async () => {
+    const remote = new RemoteMemory({
+      blocks: true,
+      features: { queue: false, counting: true, atomic: true, values: true },
+    })
+    // The release that ends the wait comes first: what is granted afterwards belongs to nobody.
+    remote.fate = (method) => (method === 'acquire' ? { requestMs: 1_050 } : undefined)
+    const waiting = outcome(remote.locks().acquire('x', { wait: 1_000, ttl: '1m' }))
+    await remote.pass(1_200)
+    expect(waiting.error).toBeInstanceOf(LockTimeoutError)
+    expect(remote.real.holders('')).toEqual([])
+  })
+})
+
 describe('pushed grants', () => {
-  test('a permit that was passed on before the last refusal is not believed', async () => {
+  test('a permit that was handed off before the last refusal is ignored', async () => {
     const remote = new RemoteMemory()
     const { world } = remote
     const semaphore = remote.locks().semaphore('s', 2)
@@ -83,7 +249,7 @@ describe('pushed grants', () => {
     const first = outcome(remote.locks().acquire('x'))
     await world.settle()
     const waiting = outcome(remote.locks().acquire('x', { ttl: 300, wait: '1m' }))
-    // Most of the ttl has passed since the waiter last heard from the store.
+    // Most of the ttl has passed since the last answer to the waiter.
     await remote.pass(900)
     await first.value?.release()
     await remote.pass(500)
@@ -109,7 +275,7 @@ describe('pushed grants', () => {
     expect(lock.signal.reason).toMatchObject({ why: 'max-hold' })
   })
 
-  test('a grant whose push was lost is noticed with the next heartbeat of the queue', async () => {
+  test('a grant whose push was lost is detected with the next heartbeat of the queue', async () => {
     const remote = new RemoteMemory()
     const { world } = remote
     const first = outcome(remote.locks().acquire('x'))
@@ -135,7 +301,7 @@ describe('waiting', () => {
     locks.on('acquired', () => events.push('acquired'))
     const waiting = outcome(locks.acquire('x', { wait: 200 }))
     await world.settle()
-    // The push arrives in the very instant in which the wait ends.
+    // The push arrives at the same instant at which the wait ends.
     world.after(200, () => void holder.value?.release())
     await remote.pass(300)
     expect(events).toEqual([waiting.value ? 'acquired' : 'timeout'])
@@ -149,7 +315,7 @@ describe('waiting', () => {
     const locks = remote.locks()
     const first = outcome(locks.acquire('x', { wait: 1_000 }))
     await remote.pass(100)
-    // Its turn comes when the first has given up: its own request is 2 ms old when its wait ends.
+    // The second waiter is next when the first has given up: its own request is 2 ms old when its wait ends.
     const second = outcome(locks.acquire('x', { wait: 902 }))
     await remote.pass(1_000)
     expect(first.error).toBeInstanceOf(LockTimeoutError)
@@ -170,13 +336,13 @@ describe('waiting', () => {
     expect(new Set(calls.map(({ items }) => items.length))).toEqual(new Set([200]))
   })
 
-  test('a waiter becomes first and asks when those before it have died', async () => {
+  test('a waiter becomes first and asks when the waiters before it have died', async () => {
     const remote = new RemoteMemory()
     const { world } = remote
     const holder = outcome(remote.locks().acquire('x', { ttl: 5_000, autoRenew: false }))
     await world.settle()
-    // A queue entry that nobody renews.
-    const dead = { key: 'lock:x', owner: 'dead', weight: ALL, capacity: ALL, ttlMs: 1_000, placeMs: 3_000 }
+    // A queue entry that is never renewed.
+    const dead = { key: 'lock:x', owner: 'dead', weight: ALL, capacity: ALL, ttlMs: 1_000, queueMs: 3_000 }
     remote.real.acquire([dead])
     const waiting = outcome(remote.locks().acquire('x', { wait: '1m' }))
     await remote.pass(5_200)

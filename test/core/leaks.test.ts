@@ -3,7 +3,7 @@ import { runInNewContext } from 'node:vm'
 import { expect, test } from 'vitest'
 import { createLocks, memory } from '../../src/index.js'
 import { Locks } from '../../src/locks.js'
-import { VirtualWorld } from '../primitives/properties/virtual-world.js'
+import { VirtualWorld } from '../../testbed/virtual-world.js'
 
 setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
@@ -16,7 +16,7 @@ async function heap(): Promise<number> {
   return process.memoryUsage().heapUsed
 }
 
-test('50,000 records of run-once come and go, and so does their memory', async () => {
+test('50,000 records of run-once come and go, and the memory they used is freed', async () => {
   const world = new VirtualWorld(1)
   const store = memory({ world })
   const locks = new Locks(store, {}, world) as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>
@@ -32,7 +32,7 @@ test('50,000 records of run-once come and go, and so does their memory', async (
   expect((await heap()) / before).toBeLessThan(1.05)
 })
 
-test('a job that plans its next run inside its callback does not grow', async () => {
+test('a job that schedules its next run inside its callback does not grow', async () => {
   const locks = createLocks(memory())
   const run = (times: number): Promise<void> =>
     new Promise((done) => {
@@ -50,7 +50,7 @@ test('a job that plans its next run inside its callback does not grow', async ()
   expect((await heap()) / before).toBeLessThan(1.05)
 })
 
-test('a forgotten lock whose signal was read once is abandoned, and one whose signal is in use is not', async () => {
+test('a dropped lock whose signal was read once is abandoned, and one whose signal is in use is not', async () => {
   const locks = createLocks(memory(), { ttl: 90 })
   const abandoned: string[] = []
   locks.on('abandoned', ({ name }) => abandoned.push(name))
@@ -80,7 +80,7 @@ test('10,000 pending Web Locks of one process use less than 5 % of a core while 
   let release!: () => void
   void locks.request('r', () => new Promise<void>((resolve) => (release = resolve)))
   const pending = Array.from({ length: 10_000 }, () => locks.request('r', () => {}))
-  // What it takes to make ten thousand requests, and to collect what that left behind, is not part of waiting.
+  // The cost of making ten thousand requests, and of collecting their garbage, is not part of waiting.
   await new Promise((resolve) => setTimeout(resolve, 1_500))
   collect()
   const shares: number[] = []

@@ -24,7 +24,7 @@ describe('the signal', () => {
     expect(lock.signal.aborted).toBe(true)
   })
 
-  test('that was read earlier does not abort by the own release, and one that is read afterwards is aborted', async () => {
+  test("that was read earlier does not abort by the lock's own release, and one that is read afterwards is aborted", async () => {
     const lock = await createLocks(memory()).acquire('a')
     const { signal } = lock
     await lock.release()
@@ -32,7 +32,7 @@ describe('the signal', () => {
     expect(lock.signal.aborted).toBe(true)
   })
 
-  test('aborts in time when extend() makes the lock shorter while a renewal is in flight', async () => {
+  test('aborts in time when extend() shortens the lock while a renewal is in flight', async () => {
     const remote = new RemoteMemory()
     const lock = await held(remote, 'a', { ttl: 3_000 })
     const { signal } = lock
@@ -47,7 +47,7 @@ describe('the signal', () => {
 })
 
 describe('a callback', () => {
-  test('whose lock was taken by releaseAll() meanwhile makes withLock reject, also if its release is not answered', async () => {
+  test('whose lock was released by releaseAll() meanwhile makes withLock reject, even if the release is not answered', async () => {
     const remote = new RemoteMemory()
     const locks = remote.locks()
     const run = locks.withLock('c', async () => {
@@ -62,7 +62,7 @@ describe('a callback', () => {
     expect(await outcome).toBeInstanceOf(LockLostError)
   })
 
-  test('of DistributedLock.withLock rejects if its time had passed, also inside a lock that is kept', async () => {
+  test('of DistributedLock.withLock rejects if the lease had expired, even inside a lock that is kept', async () => {
     const lock = new DistributedLock(memory())
     await lock.acquire('x', { timeoutSeconds: 0.2 })
     const blocked = lock.withLock(
@@ -79,7 +79,7 @@ describe('a callback', () => {
   })
 })
 
-test('a lock that was released twice at once is reported as released, and never as lost', async () => {
+test('a lock on which release() was called twice at once is reported as released, and never as lost', async () => {
   const remote = new RemoteMemory()
   const locks = remote.locks()
   const events: string[] = []
@@ -95,7 +95,7 @@ test('a lock that was released twice at once is reported as released, and never 
   expect(events).toEqual(['released'])
 })
 
-test('forceRelease by the same instance ends the belief of its holder at once', async () => {
+test('forceRelease by the same instance makes its holder report the loss at once', async () => {
   const remote = new RemoteMemory({ watchRevoked: undefined } as never)
   const locks = remote.locks()
   const acquiring = locks.acquire('e')
@@ -107,14 +107,42 @@ test('forceRelease by the same instance ends the belief of its holder at once', 
   expect(lock.signal.reason).toMatchObject({ why: 'revoked' })
 })
 
-test('forceRelease by another instance of the same store ends the belief of the holder at once', async () => {
+test('forceRelease by another instance of the same store makes the holder report the loss at once', async () => {
   const store = memory()
   const lock = await createLocks(store).acquire('e')
   await createLocks(store).forceRelease('e')
   expect(lock.isHeld).toBe(false)
 })
 
-test('a DistributedLock that acquires again does not shorten what it has', async () => {
+test('a grant is held although an earlier one of the same waiter was revoked before its answer arrived', async () => {
+  const remote = new RemoteMemory()
+  // Only the answer to the first request for "e" is lost.
+  remote.fate = (method, n) => (method === 'acquire' && n === 2 ? 'loseReply' : undefined)
+  const locks = remote.locks()
+  const other = locks.acquire('other')
+  await remote.pass(1)
+  const waiting = locks.acquire('e', { wait: '10s' })
+  await remote.pass(10)
+  expect(remote.real.revoke('lock:e')).toHaveLength(1)
+  await remote.pass(5_000)
+  const lock = await waiting
+  expect(lock.isHeld).toBe(true)
+  expect(remote.real.holders('lock:e').map(({ owner }) => owner)).toEqual([lock.holder])
+  expect((await other).isHeld).toBe(true)
+})
+
+test('a lock that extend() made shorter is released until the store answers, for as long as the store would keep it', async () => {
+  const remote = new RemoteMemory()
+  const lock = await held(remote, 'x', { ttl: '30s', autoRenew: false })
+  remote.fate = (method, n) => (method === 'renew' || n <= 4 ? 'break' : undefined)
+  const extending = lock.extend(150).catch(() => {})
+  await remote.pass(10_000)
+  await extending
+  expect(lock.isHeld).toBe(false)
+  expect(remote.real.holders('')).toEqual([])
+})
+
+test('a DistributedLock that acquires again does not shorten its lease', async () => {
   const lock = new DistributedLock(memory())
   await lock.acquire('x', { timeoutSeconds: 30 })
   await lock.acquire('x', { timeoutSeconds: 0.02 })
@@ -126,7 +154,7 @@ test('a DistributedLock that acquires again does not shorten what it has', async
 test('DistributedLock.close() leaves no listener on its store', async () => {
   let listeners = 0
   const store = Object.assign(Object.create(memory()) as ReturnType<typeof memory>, {
-    onDoubt: () => {
+    onPossibleLoss: () => {
       listeners++
       return () => listeners--
     },

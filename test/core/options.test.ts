@@ -1,4 +1,7 @@
-/** Options and events that do not exist, or mean nothing to a call, are refused: what is overlooked is never noticed. */
+/**
+ * Options and events that do not exist, or have no effect on a call, are rejected. An ignored typo would never be
+ * noticed.
+ */
 import { Redis } from 'ioredis'
 import pg from 'pg'
 import { expect, test } from 'vitest'
@@ -13,6 +16,7 @@ import {
 import { advisory, lockInTransaction } from '../../src/stores/postgres-advisory/index.js'
 import { guard, migrate, migrationSql, postgres } from '../../src/stores/postgres/index.js'
 import { redis } from '../../src/stores/redis/index.js'
+import { etcd } from '../../src/stores/etcd/index.js'
 import { redlock } from '../../src/stores/redlock/index.js'
 import { sqlite } from '../../src/stores/sqlite/index.js'
 
@@ -24,7 +28,7 @@ const loose = (value: unknown): never => value as never
 const UNKNOWN: [string, string, () => unknown][] = [
   [
     'createLocks',
-    '"tll" (did you mean "ttl"? known: ttl, wait, namespace)',
+    '"tll" (did you mean "ttl"? known: ttl, wait, namespace, onCall, publish)',
     () => createLocks(memory(), loose({ tll: 1 })),
   ],
   ['acquire', '"waitt" (did you mean "wait"? known: ttl, wait, signal,', () => locks.acquire('a', loose({ waitt: 1 }))],
@@ -63,6 +67,7 @@ const UNKNOWN: [string, string, () => unknown][] = [
   ['redlock', '"maxttl" (did you mean "maxTtl"?', () => redlock(clients, loose({ maxttl: 1 }))],
   ['postgres', '"shema" (did you mean "schema"?', () => postgres(pool, loose({ shema: 1 }))],
   ['advisory', '"max"', () => advisory(pool, loose({ max: 1 }))],
+  ['etcd', '"credentialz" (did you mean "credentials"?', () => etcd(['a'], loose({ credentialz: 1 }))],
   ['lockInTransaction', '"ttl"', () => lockInTransaction(loose({}), 'a', loose({ ttl: 1 }))],
   ['guard', '"fencingToken"', () => guard(loose({}), loose({ resource: 'a', fencingToken: 1n }))],
   ['migrate', '"shema" (did you mean "schema"?', () => migrate(pool, loose({ shema: 1 }))],
@@ -71,9 +76,10 @@ const UNKNOWN: [string, string, () => unknown][] = [
   ['redlock://', '"maxttl" (did you mean "maxTtl"?', () => openStore('redlock://a,b,c?maxttl=1m')],
   ['postgres://', '"shema" (did you mean "schema"?', () => openStore('postgres://db?shema=a')],
   ['postgres+advisory://', '"schma" (did you mean "schema"?', () => openStore('postgres+advisory://db?schma=a')],
+  ['etcds://', '"crt" (did you mean "cert"?', () => openStore('etcds://a?crt=a')],
 ]
 
-test.each(UNKNOWN)('%s refuses the unknown option %s', async (_, message, call) => {
+test.each(UNKNOWN)('%s rejects the unknown option %s', async (_, message, call) => {
   const error = await new Promise((resolve) => resolve(call())).then(
     () => expect.fail('it was accepted'),
     (thrown: unknown) => thrown as Error,
@@ -82,14 +88,14 @@ test.each(UNKNOWN)('%s refuses the unknown option %s', async (_, message, call) 
   expect(error.message).toContain(`unknown option ${message}`)
 })
 
-test('the client keeps the parameters of a URL that are its own', async () => {
+test('the client library keeps the URL parameters that belong to it', async () => {
   const store = await openStore(
     'postgres://db/app?sslmode=disable&connect_timeout=3&application_name=shop&schema=locks',
   )
   await store.close()
 })
 
-test('an event that does not exist is refused, with the one that was meant', () => {
+test('an unknown event is rejected, with a suggestion', () => {
   expect(() => locks.on(loose('lsot'), () => {})).toThrow('unknown event "lsot" (did you mean "lost"? known: acquired,')
   expect(() => locks.off(loose('lsot'), () => {})).toThrow('unknown event "lsot"')
   expect(() => locks.on('lost', loose(undefined))).toThrow('listener takes a function')
@@ -98,14 +104,14 @@ test('an event that does not exist is refused, with the one that was meant', () 
   return job.stop()
 })
 
-test('a kind that does not exist is refused, with the one that was meant', async () => {
+test('an unknown kind is rejected, with a suggestion', async () => {
   await expect(locks.inspect('a', { kind: 'semaphor' })).rejects.toThrow(
-    'unknown kind "semaphor" (did you mean "semaphore"? known: lock, semaphore, election, run-once, schedule)',
+    'unknown kind "semaphor" (did you mean "semaphore"? known: lock, semaphore, election, run-once, schedule, stats)',
   )
 })
 
-test('options that are undefined are as if they were not there', async () => {
-  // These lines compile under exactOptionalPropertyTypes, which this project has.
+test('an option that is undefined is treated as absent', async () => {
+  // These lines compile under exactOptionalPropertyTypes, which this project uses.
   const maybe = undefined as '1s' | undefined
   const own = createLocks(memory(), { ttl: maybe, wait: maybe, namespace: undefined })
   await own.withLock('a', () => {}, {
@@ -123,16 +129,16 @@ test('options that are undefined are as if they were not there', async () => {
   await own.close({ grace: undefined })
 })
 
-test('a namespace may not contain a colon: two of them could collide', () => {
+test('a namespace must not contain a colon, because two namespaces could collide', () => {
   expect(() => createLocks(memory(), { namespace: 'a:b' })).toThrow("namespace takes a name without ':'")
 })
 
-test('a file may be called 100%.db', async () => {
+test('a file may have the name 100%.db', async () => {
   const store = await openStore('sqlite:/tmp/leasehold-100%.db')
   await store.close()
 })
 
-test('redlock needs no maxTtl, refuses schedules when they are made, and asks runOnce how long to remember', async () => {
+test('redlock needs no maxTtl, rejects schedules when they are created, and requires runOnce to say how long to remember', async () => {
   const store = redlock(clients)
   expect(store.maxTtlMs).toBe(60_000)
   const own = createLocks(store)

@@ -1,4 +1,4 @@
-/** Who closes what: locks that opened their store, and locks on a client that belongs to somebody else. */
+/** Ownership: locks that opened their store close it, and locks on a borrowed client leave it open. */
 import type { EventEmitter } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -7,8 +7,15 @@ import { Redis } from 'ioredis'
 import pg from 'pg'
 import { createClient } from 'redis'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type PostgresServer, type RedisServer, startPostgres, startRedis } from '../../scripts/servers/index.js'
-import { startChild } from '../../scripts/support/children.js'
+import {
+  type EtcdCluster,
+  type PostgresServer,
+  type RedisServer,
+  startEtcd,
+  startPostgres,
+  startRedis,
+} from '../../testbed/servers/index.js'
+import { startChild } from '../../testbed/children.js'
 import { ClosedError, createLocks, InvalidOptionError, memory, openLocks, type Store } from '../../src/index.js'
 import { advisory } from '../../src/stores/postgres-advisory/index.js'
 import { migrate, postgres } from '../../src/stores/postgres/index.js'
@@ -16,6 +23,7 @@ import { redis } from '../../src/stores/redis/index.js'
 import { redlock } from '../../src/stores/redlock/index.js'
 
 let servers: RedisServer[] = []
+let cluster: EtcdCluster
 let database: PostgresServer
 let folder: string
 const cleanups: (() => unknown)[] = []
@@ -24,6 +32,7 @@ beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), 'leasehold-ownership-'))
   const started = await Promise.all([startPostgres(), startRedis(), startRedis(), startRedis()])
   ;[database, ...servers] = started
+  cluster = await startEtcd()
   const pool = new pg.Pool({ connectionString: database.url })
   await migrate(pool)
   await pool.end()
@@ -31,7 +40,7 @@ beforeAll(async () => {
 
 afterAll(async () => {
   for (const clean of cleanups.reverse()) await clean()
-  await Promise.all([database, ...servers].map((server) => server?.stop()))
+  await Promise.all([database, cluster, ...servers].map((server) => server?.stop()))
   rmSync(folder, { recursive: true, force: true })
 })
 
@@ -42,21 +51,24 @@ const urls: Record<string, () => string> = {
   redlock: () => `redlock://${servers.map(({ port }) => `127.0.0.1:${port}`).join(',')}`,
   postgres: () => database.url,
   'postgres+advisory': () => database.url.replace(/^postgres(ql)?:/, 'postgres+advisory:'),
+  etcd: () => cluster.url,
 }
 
-test.each(Object.keys(urls))('a process that closed what openLocks(%s) opened exits by itself', async (kind) => {
-  const child = startChild<{ closedAt: number }>(new URL('./owner.child.ts', import.meta.url), [urls[kind]?.() ?? ''])
+test.each(Object.keys(urls))('a process that closed the locks of openLocks(%s) exits by itself', async (kind) => {
+  const child = startChild<{ closedAt: number }>(new URL('./open-and-close.child.ts', import.meta.url), [
+    urls[kind]?.() ?? '',
+  ])
   const { closedAt } = await child.next()
   expect(await child.ended).toBe(0)
   expect(Date.now() - closedAt).toBeLessThan(3_000)
 })
 
-test('openLocks closes the store that it opened if the options are wrong', async () => {
+test('openLocks closes the store that it opened if the options are invalid', async () => {
   await expect(openLocks(urls['redis']?.() ?? '', { ttl: 'never' as never })).rejects.toThrow(InvalidOptionError)
   await expect(openLocks('nosuch://db')).rejects.toThrow(/a URL that begins with one of memory, sqlite, redis/)
 })
 
-test('createLocks with a URL says what to write instead', () => {
+test('createLocks with a URL throws an error that says what to write instead', () => {
   expect(() => createLocks('redis://db' as never)).toThrow(
     'write await openLocks(url, options), or createLocks(await openStore(url), options)',
   )
@@ -99,14 +111,14 @@ const borrowed: Record<string, () => Promise<{ clients: EventEmitter[]; store: (
   },
 }
 
-test.each(Object.keys(borrowed))('close() takes every listener off a borrowed client (%s)', async (kind) => {
+test.each(Object.keys(borrowed))('close() removes every listener from a borrowed client (%s)', async (kind) => {
   const { clients, store } = await (borrowed[kind] as (typeof borrowed)[string])()
   await createLocks(store()).close()
   const before = clients.map(counts)
   const warnings: Error[] = []
   const warned = (warning: Error): void => void warnings.push(warning)
   process.on('warning', warned)
-  // As a development server does that loads a module again after each change.
+  // As a development server does when it reloads a module after each change.
   for (let reload = 0; reload < 12; reload++) {
     const locks = createLocks(store(), { namespace: `reload-${reload}` })
     await locks.withLock('a', () => locks.acquire('a', { wait: 20 }).catch(() => undefined))
@@ -118,26 +130,23 @@ test.each(Object.keys(borrowed))('close() takes every listener off a borrowed cl
   expect(warnings.filter(({ name }) => name === 'MaxListenersExceededWarning')).toEqual([])
 })
 
-test.each(Object.keys(borrowed))(
-  'a store outlives the locks on it, one after the other and side by side (%s)',
-  async (kind) => {
-    const { clients, store: make } = await (borrowed[kind] as (typeof borrowed)[string])()
-    const store = make()
-    cleanups.push(() => store.close())
-    const attached = clients.map(counts)
-    const [one, two] = [createLocks(store), createLocks(store)]
-    await one.close()
-    expect(clients.map(counts)).toEqual(attached)
-    expect(await two.withLock('later', () => 'held')).toBe('held')
-    await two.close()
-    const three = createLocks(store)
-    expect(await three.withLock('later', () => 'held again')).toBe('held again')
-    expect(clients.map(counts)).toEqual(attached)
-    await three.close()
-  },
-)
+test.each(Object.keys(borrowed))('a store outlives the locks on it, in sequence and in parallel (%s)', async (kind) => {
+  const { clients, store: make } = await (borrowed[kind] as (typeof borrowed)[string])()
+  const store = make()
+  cleanups.push(() => store.close())
+  const attached = clients.map(counts)
+  const [one, two] = [createLocks(store), createLocks(store)]
+  await one.close()
+  expect(clients.map(counts)).toEqual(attached)
+  expect(await two.withLock('later', () => 'held')).toBe('held')
+  await two.close()
+  const three = createLocks(store)
+  expect(await three.withLock('later', () => 'held again')).toBe('held again')
+  expect(clients.map(counts)).toEqual(attached)
+  await three.close()
+})
 
-test('a second close() with a shorter grace hurries the first', async () => {
+test('a second close() with a shorter grace shortens the first', async () => {
   const locks = createLocks(memory())
   const lock = await locks.acquire('a')
   const began = performance.now()

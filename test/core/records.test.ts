@@ -11,9 +11,10 @@ const runOnce = (locks: ReturnType<RemoteMemory['locks']>, key: string, fn: () =
   })
 }
 
-test('an answer that comes after the result was recorded does not erase the record', async () => {
+test('a reply that arrives after the result was recorded does not erase the record', async () => {
   const remote = new RemoteMemory()
-  // Looks, is granted without knowing it, asks again as the same owner and runs; then the first answer arrives.
+  // The caller is granted the lease without learning it, asks again as the same owner and runs. Then the first reply
+  // arrives.
   remote.fate = (method, n) => (method === 'acquire' && n === 1 ? { replyMs: 5_000 } : undefined)
   let runs = 0
   const first = runOnce(remote.locks(), 'charge', () => ++runs)
@@ -34,7 +35,7 @@ test('a request that times out after its lease was pushed and its result recorde
   })
   failing.catch(() => {})
   await remote.pass(100)
-  // The waiter is in the queue; its next request is lost, and the lease is pushed to it meanwhile.
+  // The waiter is in the queue. Its next request is lost, and the lease is pushed to it meanwhile.
   let runs = 0
   const waiting = runOnce(remote.locks(), 'charge', () => ++runs)
   await remote.pass(100)

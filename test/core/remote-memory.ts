@@ -1,26 +1,28 @@
-/** The memory store behind a wire, in virtual time: a test says what becomes of each call, and pushes what it likes. */
-import type { World } from '../../src/kit/world.js'
+/**
+ * The memory store behind a simulated network, in virtual time: a test decides the fate of each call and pushes events.
+ */
+import type { World } from '../../src/util/world.js'
 import { Locks } from '../../src/locks.js'
 import type { LocksOptions } from '../../src/core/options.js'
-import type { Lease, Store, StoreEvent, Watch } from '../../src/store.js'
+import type { LeaseId, Store, StoreEvent, Watch } from '../../src/store.js'
 import { type MemoryStore, memory } from '../../src/stores/memory/index.js'
-import { VirtualWorld } from '../primitives/properties/virtual-world.js'
+import { VirtualWorld } from '../../testbed/virtual-world.js'
 
 type Method = 'acquire' | 'renew' | 'release'
 
-/** What becomes of one call. `lose`: it never arrives. `loseReply`: it is carried out and never answered. */
-export type Fate = 'lose' | 'loseReply' | 'break' | { requestMs?: number; replyMs?: number }
+/** The fate of one call. `lose`: it never arrives. `loseReply`, `breakReply`: it is executed, and never answered or fails. */
+export type CallFate = 'lose' | 'loseReply' | 'break' | 'breakReply' | { requestMs?: number; replyMs?: number }
 
 export class RemoteMemory {
   readonly world: VirtualWorld = new VirtualWorld(1)
   readonly real: MemoryStore = memory({ world: this.world })
   readonly store: Store
-  /** Decides about the n-th call of each method, counted from 1. Absent: answered at once, later in the same instant. */
-  fate: (method: Method, n: number, items: readonly Lease[]) => Fate | undefined = () => undefined
-  /** False: the event is lost. */
+  /** Decides the fate of the n-th call of each method, counted from 1. Absent: answered later in the same instant. */
+  fate: (method: Method, n: number, items: readonly LeaseId[]) => CallFate | undefined = () => undefined
+  /** Returns false to lose the event. */
   passes: (event: StoreEvent) => boolean = () => true
   openSubscriptions = 0
-  readonly calls: { method: Method; items: readonly Lease[] }[] = []
+  readonly calls: { method: Method; items: readonly LeaseId[] }[] = []
   readonly #counts = { acquire: 0, renew: 0, release: 0 }
   readonly #listeners = new Map<string, Set<(event: StoreEvent) => void>>()
 
@@ -31,7 +33,7 @@ export class RemoteMemory {
       expiry: 'timed',
       features: real.features,
       timeoutMs: 2_000,
-      acquire: (claims, options) => this.#call('acquire', claims, () => real.acquire(claims, options).map(undated)),
+      acquire: (claims, options) => this.#call('acquire', claims, () => real.acquire(claims, options)),
       renew: (renewals) => this.#call('renew', renewals, () => real.renew(renewals)),
       release: (leases) => this.#call('release', leases, () => real.release(leases)),
       watch: (key, listener) => this.#watch(key, listener),
@@ -49,13 +51,13 @@ export class RemoteMemory {
     return new Locks(this.store, options, world)
   }
 
-  /** What was just asked for is sent, and then so much time passes. */
+  /** Sends the pending requests, and then lets this much time pass. */
   async pass(ms: number): Promise<void> {
     await this.world.settle()
     await this.world.pass(ms)
   }
 
-  /** As a server would: perhaps late, perhaps for the second time. */
+  /** Delivers an event as a server could: late, or for the second time. */
   push(key: string, event: StoreEvent): void {
     for (const listener of [...(this.#listeners.get(key) ?? [])]) listener(event)
   }
@@ -78,7 +80,7 @@ export class RemoteMemory {
     return { ready: Promise.resolve(true), live: () => open, close }
   }
 
-  #call<T>(method: Method, items: readonly Lease[], run: () => T): Promise<T> {
+  #call<T>(method: Method, items: readonly LeaseId[], run: () => T): Promise<T> {
     this.calls.push({ method, items })
     const fate = this.fate(method, ++this.#counts[method], items)
     const pause = (ms: number | undefined): Promise<void> =>
@@ -91,16 +93,10 @@ export class RemoteMemory {
         .then(async () => {
           const answer = run()
           await pause(delays.replyMs)
+          if (fate === 'breakReply') throw new Error('ECONNRESET')
           if (fate !== 'loseReply') resolve(answer)
         })
         .catch(reject)
     })
   }
-}
-
-/** By the server's clock, which a client does not share. */
-function undated<T extends object>(answer: T): T {
-  const told = { ...answer } as T & { decidedAt?: number }
-  delete told.decidedAt
-  return told
 }

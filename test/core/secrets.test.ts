@@ -1,11 +1,14 @@
-/** Wrong calls, each with a secret in it. Whatever is thrown is searched in every way in which it may end in a log. */
+/**
+ * Invalid calls, each with a secret in it. Whatever they throw is searched in every form in which it may end up in a
+ * log.
+ */
 import { inspect } from 'node:util'
 import { Cluster, Redis } from 'ioredis'
 import pg from 'pg'
 import postgresJs from 'postgres'
 import { createClient, createCluster } from 'redis'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type PostgresServer, type RedisServer, startPostgres, startRedis } from '../../scripts/servers/index.js'
+import { type PostgresServer, type RedisServer, startPostgres, startRedis } from '../../testbed/servers/index.js'
 import {
   createLocks,
   InvalidOptionError,
@@ -18,12 +21,13 @@ import {
 import { advisory } from '../../src/stores/postgres-advisory/index.js'
 import { postgres } from '../../src/stores/postgres/index.js'
 import { redis } from '../../src/stores/redis/index.js'
+import { etcd } from '../../src/stores/etcd/index.js'
 import { redlock } from '../../src/stores/redlock/index.js'
 import { sqlite } from '../../src/stores/sqlite/index.js'
 import { redact } from '../../src/util/redact.js'
 
 const SECRET = 'hunter2'
-/** Also with characters that end a URL's credentials too early. */
+/** A secret with characters that end the credentials of a URL too early. */
 const TRICKY = `${SECRET}@${SECRET}`
 const URLS = [
   `redis://admin:${SECRET}@db/0`,
@@ -100,20 +104,24 @@ const WRONG_CALLS: [string, () => unknown][] = [
   ['openStore(settings)', () => openStore(loose({ password: SECRET }))],
   ['openStore with a bad escape', () => openStore(`redis://admin:${SECRET}%zz@db`)],
   ['openStore with a bad escape, redlock', () => openStore(`redlock://admin:${SECRET}%zz@a:1,b:1,c:1`)],
+  ['openStore with a bad escape, etcd', () => openStore(`etcd://admin:${SECRET}%zz@a:1`)],
+  ['etcd(URL)', () => etcd(`etcd://admin:${SECRET}@a:1`)],
+  ['etcd with a user in a host', () => etcd([`admin:${SECRET}@a:1`])],
+  ['etcd with a text as credentials', () => etcd(['a'], { credentials: loose(`admin:${SECRET}`) })],
   ['openStore with a bad port', () => openStore(`redis://admin:${TRICKY}@db:port`)],
   ['openStore with an unknown parameter', () => openStore(`redis://admin:${TRICKY}@db?prefx=a`)],
   ['metadata that is too long', () => locks.acquire('a', { metadata: { key: SECRET.repeat(2_000) } })],
   ['a ttl that is a URL', () => locks.acquire('a', { ttl: loose(URLS[0]) })],
 ]
 
-/** In all the ways in which an error ends in a log. */
+/** Every form in which an error ends up in a log. */
 function shown(error: unknown): string {
   const facts = error as Record<string, unknown>
   const own = Object.getOwnPropertyNames(facts).map((name) => `${name}: ${inspect(facts[name], { depth: 9 })}`)
   return [String(error), JSON.stringify(error), inspect(error, { depth: 9, showHidden: true }), ...own].join('\n')
 }
 
-test.each(WRONG_CALLS)('%s is refused without its secret', async (_, call) => {
+test.each(WRONG_CALLS)('%s is rejected without its secret', async (_, call) => {
   const error = await new Promise((resolve) => resolve(call())).then(
     () => expect.fail('it was accepted'),
     (thrown: unknown) => thrown,
@@ -122,7 +130,7 @@ test.each(WRONG_CALLS)('%s is refused without its secret', async (_, call) => {
   expect(shown(error)).not.toContain(SECRET)
 })
 
-test('there are more than forty wrong calls', () => expect(WRONG_CALLS.length).toBeGreaterThan(40))
+test('the list has more than forty invalid calls', () => expect(WRONG_CALLS.length).toBeGreaterThan(40))
 
 async function failureOf(store: Store): Promise<unknown> {
   closing.push(() => store.close())
@@ -164,37 +172,66 @@ test.each<[string, () => Promise<Store> | Store]>([
   ],
   ['postgres://', () => openStore(`postgres://nobody:${TRICKY}@127.0.0.1:${database.port}/none`)],
   ['postgres+advisory://', () => openStore(`postgres+advisory://nobody:${TRICKY}@127.0.0.1:${database.port}/none`)],
-])('a server that refuses the password of %s is told of without it', async (_, open) => {
+])('an error of a server that rejects the password of %s does not contain the password', async (_, open) => {
   const failure = await failureOf(await open())
   expect(shown(failure)).toMatch(/STORE_UNAVAILABLE|UNSUPPORTED/)
   expect(shown(failure)).not.toContain(SECRET)
   for (const error of (failure as [unknown, unknown[]])[1]) expect(shown(error)).not.toContain(SECRET)
 })
 
-test('error.value keeps plain values and describes the others', () => {
+test.each([
+  `redis://:${TRICKY}@127.0.0.1:1`,
+  `redis+cluster://:${TRICKY}@127.0.0.1:1`,
+  `redis+sentinel://:${TRICKY}@127.0.0.1:1/main`,
+  `redlock://:${TRICKY}@127.0.0.1:1,localhost:1,127.0.0.2:1`,
+  `postgres://admin:${TRICKY}@127.0.0.1:1/x`,
+  `postgres://127.0.0.1:1/x?user=admin&password=${SECRET}`,
+  `postgres+advisory://admin:${TRICKY}@127.0.0.1:1/x`,
+  `etcd://admin:${TRICKY}@127.0.0.1:1`,
+])(
+  'a server that cannot be reached at %s is told of without the password, by the store and the locks too',
+  async (url) => {
+    const store = await openStore(url)
+    const failure = await failureOf(store)
+    expect(shown(failure)).toMatch(/STORE_UNAVAILABLE|UNSUPPORTED/)
+    for (const error of [failure, ...(failure as [unknown, unknown[]])[1]]) expect(shown(error)).not.toContain(SECRET)
+    expect(inspect(store)).not.toContain(SECRET)
+    expect(inspect(createLocks(store))).not.toContain(SECRET)
+    expect(JSON.stringify(createLocks(store))).not.toContain(SECRET)
+  },
+)
+
+test('error.value keeps plain values and describes all others', () => {
   expect(new InvalidOptionError('ttl', 7, 'more').value).toBe(7)
   expect(new InvalidOptionError('ttl', '7 bananas', 'a duration').value).toBe('7 bananas')
   expect(new InvalidOptionError('client', client, 'a store').value).toMatch(/^an object of class/)
   expect(new InvalidOptionError('password', SECRET, 'a string').value).toBe('…')
 })
 
-test('an error of a client that carries no secret is the cause itself', () => {
+test('an error of a client library that carries no secret is the cause itself', () => {
   const cause = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:1'), { code: 'ECONNREFUSED', port: 1 })
   cause.stack = `${cause.stack}\n    at file:///app/node_modules/@scope/client.js:1:1`
   expect(new StoreUnavailableError('down', { cause }).cause).toBe(cause)
 })
 
-test.each(['x', 'a:', '?', '&', 'x=', '@', 'a://', '%'])('a million times %j is described at once', (part) => {
-  const began = performance.now()
-  const error = new InvalidOptionError('name', part.repeat(1_000_000), 'a name')
-  expect(error.message.length).toBeLessThan(200)
-  expect(redact(part.repeat(1_000_000)).length).toBeGreaterThan(0)
-  expect(performance.now() - began).toBeLessThan(3_000)
-})
+test.each(['x', 'a:', '?', '&', 'x=', '@', 'a://', '%'])(
+  'a million repetitions of %j are described at once',
+  (part) => {
+    const began = performance.now()
+    const error = new InvalidOptionError('name', part.repeat(1_000_000), 'a name')
+    expect(error.message.length).toBeLessThan(200)
+    expect(redact(part.repeat(1_000_000)).length).toBeGreaterThan(0)
+    expect(performance.now() - began).toBeLessThan(3_000)
+  },
+)
 
-test('what is around a password stays readable', () => {
+test('the text around a password stays readable', () => {
   expect(redact(`cannot reach redis://admin:${TRICKY}@db:6379/0?x=1 today`)).toBe(
     'cannot reach redis://…@db:6379/0?x=1 today',
   )
+  expect(redact('redis://user:a hunter2 b@db:6379/0?password=hunter2')).toBe('redis://…@db:6379/0?password=…')
+  expect(redact(`redis://${' '.repeat(1_000_000)}`)).toContain('redis://')
   expect(redact('connect ECONNREFUSED 127.0.0.1:6379')).toBe('connect ECONNREFUSED 127.0.0.1:6379')
+  expect(redact('redis://[user:password@]host[:port]')).toBe('redis://[user:password@]host[:port]')
+  expect(redact(`redis://[user:password@]${TRICKY}@db`)).not.toContain(SECRET)
 })

@@ -55,14 +55,85 @@ test.each([
   ['an empty list', async () => []],
   ['a list with a hole', async () => [undefined]],
   ['a number', async () => 7],
-])('a store that answers with %s is unavailable, and nothing hangs', async (_, acquire) => {
+  ['a word', async () => ['x']],
+  ['an object that says nothing', async () => [{}]],
+  ['a grant without a token', async () => [{ granted: true, owner: 'x', ttlMs: 1_000 }]],
+  ['a grant without an end', async () => [{ granted: true, owner: 'x', token: 1n, ttlMs: Number.NaN }]],
+])('a store that answers with %s is reported as unavailable, and no call hangs', async (_, acquire) => {
   const locks = createLocks({ ...base, acquire } as unknown as Store)
   await expect(locks.tryAcquire('odd')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' })
   await expect(locks.acquire('odd', { wait: 50 })).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' })
   await locks.close({ grace: 0 })
 })
 
-test('a thenable that is no native promise is an answer like any other', async () => {
+test.each([
+  ['nothing', undefined],
+  ['null', null],
+  ['a symbol', Symbol('no')],
+  ['an object without a prototype', Object.create(null)],
+])('a store that throws or rejects with %s is unavailable, and nothing escapes', async (_, thrown) => {
+  const throwing = createLocks({
+    ...base,
+    acquire: () => {
+      throw thrown
+    },
+  })
+  const rejecting = createLocks({ ...base, acquire: () => Promise.reject(thrown) })
+  for (const locks of [throwing, rejecting]) {
+    await expect(locks.tryAcquire('odd')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' })
+    await expect(locks.acquire('odd', { wait: 50 })).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' })
+    await locks.close({ grace: 0 })
+  }
+})
+
+test('a renewal that is answered with nonsense loses no lock before its time', async () => {
+  let nonsense = true
+  const store = {
+    ...base,
+    renew: async (renewals: never) => (nonsense ? [{ outcome: 'ours' }] : inner.renew(renewals)),
+  } as unknown as Store
+  const locks = createLocks(store, { ttl: 400 })
+  const lock = await locks.acquire('renewed')
+  setTimeout(() => (nonsense = false), 250)
+  await new Promise((resolve) => setTimeout(resolve, 700))
+  expect(lock.isHeld).toBe(true)
+  await locks.close({ grace: 0 })
+})
+
+test('events that mean nothing, and subscriptions that fail late or do not close, cost nobody its turn', async () => {
+  const watch: Store['watch'] = (key, listener) => {
+    const watched = (inner.watch as NonNullable<Store['watch']>)(key, listener)
+    for (const event of [undefined, null, 7, {}, { type: 'granted' }]) queueMicrotask(() => listener(event as never))
+    return {
+      ...watched,
+      ready: Promise.reject(new Error('too late')),
+      close: () => {
+        watched.close()
+        throw new Error('it would not close')
+      },
+    }
+  }
+  const watchRevoked: Store['watchRevoked'] = (listener) => {
+    queueMicrotask(() => listener(undefined as never))
+    return { ready: Promise.reject(new Error('too late')), live: () => false, close: () => {} }
+  }
+  const locks = createLocks({ ...base, watch, watchRevoked })
+  const first = await locks.acquire('nonsense')
+  const waiting = locks.acquire('nonsense', { wait: '5s' })
+  await new Promise((resolve) => setTimeout(resolve, 20))
+  await first.release()
+  expect((await waiting).isHeld).toBe(true)
+  await locks.close({ grace: 0 })
+})
+
+test('a look at a store that answers with nothing is an outage, and not a feature that is missing', async () => {
+  const locks = createLocks({ ...base, inspect: async () => undefined } as unknown as Store)
+  await expect(locks.inspect('x')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' })
+  await expect(createLocks(base).inspect('x')).rejects.toMatchObject({ code: 'UNSUPPORTED' })
+  await locks.close({ grace: 0 })
+})
+
+test('a thenable that is not a native promise is a valid answer', async () => {
   const later = <T>(value: T): PromiseLike<T> => ({
     // oxlint-disable-next-line unicorn/no-thenable
     then: (resolve: ((value: T) => never) | null | undefined) => void setImmediate(() => resolve?.(value)) as never,
@@ -80,7 +151,7 @@ test('a thenable that is no native promise is an answer like any other', async (
   await locks.close({ grace: 0 })
 })
 
-test('a listener that throws costs no other lock its heartbeat', async () => {
+test('a listener that throws does not stop the heartbeat of any lock', async () => {
   const locks = createLocks(base, { ttl: 150 })
   locks.on('renewed', () => {
     throw new Error('a mistake of the user')

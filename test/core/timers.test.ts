@@ -2,9 +2,9 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { expect, test } from 'vitest'
 import { Alarm, Timers } from '../../src/core/timers.js'
-import { realWorld } from '../../src/kit/world.js'
+import { realWorld } from '../../src/util/world.js'
 
-test('waits that all differ in length and never run out leave nothing behind', () => {
+test('waits that all differ in length and never time out leave nothing behind', () => {
   setFlagsFromString('--expose-gc')
   const gc = runInNewContext('gc') as () => void
   const timers = new Timers(realWorld, true)

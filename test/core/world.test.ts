@@ -1,6 +1,6 @@
-/** The clock that everything is decided by. */
+/** The clock that every decision is based on. */
 import { afterEach, describe, expect, test } from 'vitest'
-import { realWorld } from '../../src/kit/world.js'
+import { realWorld } from '../../src/util/world.js'
 
 const dateNow = Date.now
 
@@ -16,7 +16,7 @@ function busy(ms: number): void {
 }
 
 describe('the clock', () => {
-  test('a process that is held up while it looks at the time does not take that for a jump', () => {
+  test('does not take a pause of the process while it reads the time for a jump', () => {
     const before = lead()
     for (const when of ['before', 'after']) {
       Date.now = () => {
@@ -31,7 +31,7 @@ describe('the clock', () => {
     }
   })
 
-  test('goes on with the wall clock when that jumps forward, as after a suspension, and never goes back', () => {
+  test('follows the wall clock when that jumps forward, as after a suspension, and never goes back', () => {
     const before = lead()
     Date.now = () => dateNow() + 60_000
     expect(lead() - before).toBeGreaterThan(59_990)

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { ensureBuilt } from '../../scripts/build.mjs'
-import { type Server, startPostgres, startRedis } from '../../scripts/servers/index.js'
+import { type Server, startEtcd, startPostgres, startRedis } from '../../testbed/servers/index.js'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const run = promisify(execFile)
@@ -16,7 +16,7 @@ interface Example {
   code: string
 }
 
-/** Every block of TypeScript in the docs that imports something: the others are fragments that explain. */
+/** Every block of TypeScript in the docs that imports something. The others are fragments that explain. */
 function examples(): Example[] {
   const docs = readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' }).map((file) => join('docs', file))
   const files = ['README.md', ...docs].filter((file) => file.endsWith('.md'))
@@ -35,19 +35,21 @@ let servers: Server[] = []
 let addresses: [RegExp, string][] = []
 
 beforeAll(async () => {
-  // Inside the project, so that «leasehold» resolves to what would be published.
+  // Inside the project, so that `leasehold` resolves to what would be published.
   mkdirSync(join(ROOT, '.cache'), { recursive: true })
   folder = mkdtempSync(join(ROOT, '.cache/docs-'))
   ensureBuilt()
   const redis = await startRedis()
   const postgres = await startPostgres()
   const nodes = await Promise.all([startRedis(), startRedis(), startRedis()])
-  servers = [redis, postgres, ...nodes]
+  const etcd = await startEtcd({ nodes: 3 })
+  servers = [redis, postgres, etcd, ...nodes]
   addresses = [
     [/redlock:\/\/[\w.:,-]+/g, `redlock://${nodes.map(({ port }) => `127.0.0.1:${port}`).join()}`],
     [/redis:\/\/(?:localhost|redis)-([123])(?::6379)?/g, 'redis://127.0.0.1:NODE$1'],
     [/redis:\/\/localhost(?::6379)?/g, redis.url],
     [/postgres:\/\/localhost[^\s'"]*/g, postgres.url],
+    ...etcd.nodes.map(({ host }, i): [RegExp, string] => [new RegExp(`localhost-${i + 1}:2379`, 'g'), host]),
     ...nodes.map(({ port }, i): [RegExp, string] => [new RegExp(`NODE${i + 1}`, 'g'), String(port)]),
   ]
 })
@@ -60,12 +62,12 @@ afterAll(async () => {
 describe.concurrent('examples in the docs run as they are written', () => {
   const all = examples()
   const isTest = ({ code }: Example): boolean => code.includes("from 'vitest'")
-  test('there are some', () => {
+  test('exist', () => {
     expect(all.length).toBeGreaterThan(6)
     expect(all.filter(isTest).length).toBeGreaterThan(2)
   })
 
-  test('all of them compile, with every strict option', async () => {
+  test('all compile, with every strict option', async () => {
     const sources = join(folder, 'compiled')
     mkdirSync(sources)
     for (const [i, { file, line, code }] of all.entries()) {
@@ -87,7 +89,7 @@ describe.concurrent('examples in the docs run as they are written', () => {
     expect(said.stdout).toBe('')
   })
 
-  test('those that are tests pass', async () => {
+  test('that are tests pass', async () => {
     const suite = join(folder, 'suite')
     mkdirSync(suite)
     for (const [i, { code }] of all.filter(isTest).entries()) writeFileSync(join(suite, `${i}.test.ts`), code)
@@ -102,9 +104,9 @@ describe.concurrent('examples in the docs run as they are written', () => {
       let text = code
       for (const [pattern, address] of addresses) text = text.replace(pattern, address)
       const script = join(folder, `example-${i}.ts`)
-      // Connections are the reader's own to close.
+      // Examples do not close their connections; that is left to the reader.
       writeFileSync(script, `${text}\nprocess.exit()\n`)
-      // A rejection nobody handles, or an await that never ends, is a failure of the example.
+      // An unhandled rejection, or an await that never ends, is a failure of the example.
       await run(process.execPath, ['--import', 'tsx', script], { cwd: folder, timeout: 20_000 })
     })
   }

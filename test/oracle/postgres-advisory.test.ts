@@ -1,5 +1,5 @@
 import { afterAll, beforeAll } from 'vitest'
-import { startPostgres } from '../../scripts/servers/index.js'
+import { startPostgres } from '../../testbed/servers/index.js'
 import { oracle } from './suite.js'
 
 let server: Awaited<ReturnType<typeof startPostgres>>

@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import pg from 'pg'
 import { afterAll, beforeAll } from 'vitest'
-import { startPostgres } from '../../scripts/servers/index.js'
+import { startPostgres } from '../../testbed/servers/index.js'
 import { oracle } from './suite.js'
 
 let server: Awaited<ReturnType<typeof startPostgres>>
@@ -11,8 +11,8 @@ beforeAll(async () => {
 })
 afterAll(() => server.stop())
 
-/** A database of its own with the SQL of these sources: that is where a mutant is. */
-async function place(source: string): Promise<string> {
+/** A database with the SQL of these sources, because the mutation is in the SQL. */
+async function urlFor(source: string): Promise<string> {
   const url = await server.createDatabase()
   const module = pathToFileURL(join(source, 'stores/postgres/index.ts')).href
   const { migrate } = (await import(module)) as typeof import('../../src/stores/postgres/index.js')
@@ -22,4 +22,4 @@ async function place(source: string): Promise<string> {
   return url
 }
 
-oracle('postgres', place, ['kill', 'shared', 'freeze'])
+oracle('postgres', urlFor, ['kill', 'shared', 'freeze'])

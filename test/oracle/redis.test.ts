@@ -1,5 +1,5 @@
 import { afterAll, beforeAll } from 'vitest'
-import { startRedis } from '../../scripts/servers/index.js'
+import { startRedis } from '../../testbed/servers/index.js'
 import { oracle } from './suite.js'
 
 let server: Awaited<ReturnType<typeof startRedis>>

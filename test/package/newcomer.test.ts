@@ -1,11 +1,11 @@
-/** The short form of `npm run newcomer`: three kinds of project, on the Node that runs the tests. */
+/** The short form of `npm run newcomer`: three kinds of project, on the Node version that runs the tests. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { discard, installQuickly, pack, runProject } from '../../scripts/newcomer/install.js'
 import { jestDefault, typescriptCommonjs, typescriptNodenext } from '../../scripts/newcomer/projects.js'
-import { type RedisServer, startRedis } from '../../scripts/servers/index.js'
+import { type RedisServer, startRedis } from '../../testbed/servers/index.js'
 
 let server: RedisServer
 let tarball: string
@@ -29,6 +29,6 @@ test.each([typescriptNodenext, typescriptCommonjs, jestDefault])(
     const said = runProject(project, installQuickly(project, tarball, folder), server.url)
     expect(said).toMatch(/a lock on Redis/)
   },
-  // Jest comes from npm the first time, and is kept in .cache.
+  // Jest is downloaded from npm the first time, and kept in .cache.
   180_000,
 )

@@ -16,7 +16,7 @@ const entries = manifest.exports
 let folder: string
 let packed: { filename: string; size: number; unpackedSize: number }
 
-/** A project with nothing but the packed package in it: no client, no dependency. */
+/** A project that contains nothing but the packed package: no client, no dependency. */
 beforeAll(() => {
   ensureBuilt()
   folder = mkdtempSync(join(tmpdir(), 'leasehold-tarball-'))
@@ -37,9 +37,9 @@ function node(code: string): string {
   return String(execFileSync(process.execPath, ['--input-type=module', '-e', code], { cwd: folder }))
 }
 
-describe('what would be published', () => {
+describe('the published package', () => {
   test.each(Object.keys(entries).filter((entry) => entry !== './package.json'))(
-    '%s loads without any client, by import and by require',
+    'loads %s without any client, by import and by require',
     (entry) => {
       const name = entry === '.' ? 'leasehold' : `leasehold/${entry.slice(2)}`
       expect(node(`console.log(Object.keys(await import('${name}')).length > 0)`)).toBe('true\n')
@@ -58,7 +58,7 @@ describe('what would be published', () => {
     expect(manifest.dependencies ?? {}).toEqual({})
   })
 
-  test('locks, and schedules with what is bundled', () => {
+  test('locks, and schedules with its bundled dependencies', () => {
     const code = `import { createLocks, memory } from 'leasehold'
       const locks = createLocks(memory())
       const token = await locks.withLock('a', (lock) => typeof lock.fencingToken)
@@ -68,7 +68,7 @@ describe('what would be published', () => {
     expect(node(code)).toBe('bigint\n')
   })
 
-  test('a missing client says which one to install', () => {
+  test('names the package to install when a client is missing', () => {
     const code = `import { openStore } from 'leasehold'
       await openStore('redis://127.0.0.1:1').catch((error) => console.log(error.message))
       await openStore('postgres://127.0.0.1:1').catch((error) => console.log(error.message))`
@@ -77,7 +77,7 @@ describe('what would be published', () => {
     expect(postgres).toMatch(/npm install (pg|postgres)/)
   })
 
-  test('the command line needs nothing but Node 22.13, and on an older one says what to type', () => {
+  test('has a command line that needs nothing but Node 22.13, and on an older one says what to type', () => {
     const bin = join(folder, 'node_modules/leasehold/dist/cli/main.js')
     const env = { ...process.env, XDG_STATE_HOME: join(folder, 'state'), LEASEHOLD_STORE: '' }
     const args = [bin, 'run', 'backup', '--', 'echo', 'a b']
@@ -87,7 +87,7 @@ describe('what would be published', () => {
     expect(stderr).toContain("npx -p leasehold -p @photostructure/sqlite leasehold run backup -- echo 'a b'")
   })
 
-  test('the command line runs', () => {
+  test('has a command line that runs', () => {
     const bin = join(folder, 'node_modules/leasehold/dist/cli/main.js')
     expect(String(execFileSync(process.execPath, [bin, '--help']))).toContain('Usage: leasehold')
   })

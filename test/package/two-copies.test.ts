@@ -30,7 +30,7 @@ test('an error of one copy is an instance of the same class, and of its base, in
   expect(new Error('LockTimeoutError')).not.toBeInstanceOf(esm.LeaseholdError)
 })
 
-test('a class derived from an error of ours knows only its own instances', () => {
+test('a class derived from one of our errors matches only its own instances', () => {
   class Busy extends esm.LockTimeoutError {}
   expect(new Busy('a', { waitedMs: 0 })).toBeInstanceOf(Busy)
   expect(new Busy('a', { waitedMs: 0 })).toBeInstanceOf(cjs.LockTimeoutError)

@@ -24,7 +24,7 @@ test('thirty schedules of one process cause no warning about listeners, and all 
   expect(warnings).toEqual([])
 })
 
-test('thirty who wait for a limiter with one signal cause no warning about listeners, and all are cancelled', async () => {
+test('thirty takes that wait with one signal cause no warning about listeners, and all are cancelled', async () => {
   const limiter = locks.limiter('api', { limit: 1, per: '1h' })
   await limiter.take('key')
   const leaving = new AbortController()
@@ -37,7 +37,7 @@ test('thirty who wait for a limiter with one signal cause no warning about liste
   await locks.close()
 })
 
-test('thirty who wait for a limiter are told when the instance is closed', async () => {
+test('thirty takes that wait are rejected when the instance is closed', async () => {
   const limiter = locks.limiter('api', { limit: 1, per: '1h' })
   await limiter.take('key')
   const ended = Promise.allSettled(Array.from({ length: 30 }, () => limiter.wait('key')))
@@ -48,7 +48,7 @@ test('thirty who wait for a limiter are told when the instance is closed', async
   expect(warnings).toEqual([])
 })
 
-/** Warnings are emitted on the next turn of the event loop. */
+/** Node emits warnings on the next turn of the event loop. */
 function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
 }

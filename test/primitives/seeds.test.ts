@@ -14,7 +14,7 @@ afterEach(() => {
   done.length = 0
 })
 
-describe('the four usage examples of the seed, as they are written', () => {
+describe('the four usage examples of the seed run unchanged', () => {
   test('basic lock', async () => {
     const lock = getDistributedLock()
     const result = await lock.acquire('process-payment:order-123')
@@ -99,7 +99,7 @@ describe('DistributedLock', () => {
     expect(Number(info?.expiresAt) - Number(info?.acquiredAt)).toBeLessThanOrEqual(5_000)
   })
 
-  test('another instance is refused and told who holds it', async () => {
+  test('acquire() of another instance is refused and reports the holder', async () => {
     const store = memory()
     const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
     await one.acquire('a')
@@ -111,7 +111,7 @@ describe('DistributedLock', () => {
     expect(await two.acquire('a')).toMatchObject({ acquired: true })
   })
 
-  test('acquiring again extends', async () => {
+  test('acquire() again extends the lock', async () => {
     const lock = new DistributedLock(memory())
     const first = await lock.acquire('a', { timeoutSeconds: 10 })
     const again = await lock.acquire('a', { timeoutSeconds: 60 })
@@ -120,7 +120,7 @@ describe('DistributedLock', () => {
     expect(again.lock?.holderId).toBe(first.lock?.holderId)
   })
 
-  test('a blocking acquire waits, and says so when it was in vain', async () => {
+  test('a blocking acquire waits, and reports a timeout', async () => {
     const store = memory()
     const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
     await one.acquire('a')
@@ -131,7 +131,7 @@ describe('DistributedLock', () => {
     expect(vain).toEqual({ acquired: false, error: 'Timeout waiting for lock' })
   })
 
-  test('acquire does not renew by itself, withLock does', async () => {
+  test('acquire() does not renew by itself, and withLock() does', async () => {
     const store = memory()
     const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
     await one.acquire('a', { timeoutSeconds: 0.05 })
@@ -147,7 +147,7 @@ describe('DistributedLock', () => {
     expect(held).toBe(false)
   })
 
-  test('withLock rejects when busy, runs again after a failure, and passes errors on', async () => {
+  test('withLock() rejects while the lock is busy, runs again after a failure, and passes errors on', async () => {
     const store = memory()
     const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
     await one.acquire('a')
@@ -157,19 +157,19 @@ describe('DistributedLock', () => {
     expect(await two.withLock('a', async () => 2)).toBe(2)
   })
 
-  test('withLock rejects when the lock was lost meanwhile', async () => {
+  test('withLock() rejects when the lock was lost meanwhile', async () => {
     const store = memory()
     const lock = new DistributedLock(store)
     const run = lock.withLock('a', async () => void store.revoke('lock:a'))
     await expect(run).rejects.toThrow(LockLostError)
   })
 
-  test('an outage is an outage, not busy', async () => {
+  test('an outage is reported as an outage, not as busy', async () => {
     const store = faulty(memory(), [{ on: 'acquire', effect: 'break-call' }])
     await expect(new DistributedLock(store).acquire('a')).rejects.toThrow(StoreUnavailableError)
   })
 
-  test('instances without a store share one, also under two copies of the package', async () => {
+  test('instances without a store share one, also across two copies of the package', async () => {
     await new DistributedLock().acquire('shared')
     vi.resetModules()
     const copy = await import('../../src/index.js')

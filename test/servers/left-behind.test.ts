@@ -3,16 +3,16 @@ import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { afterEach, expect, test } from 'vitest'
-import { startPostgres, startRedis } from '../../scripts/servers/index.js'
-import { until } from '../../scripts/servers/process.js'
-import { program } from '../../scripts/support/programs.js'
+import { startPostgres, startRedis } from '../../testbed/servers/index.js'
+import { until } from '../../testbed/servers/process.js'
+import { program } from '../../testbed/programs.js'
 
 interface Started {
   pid: number
   dir: string
 }
 
-/** Processes at work in this directory or below: every server has its home there. */
+/** Processes whose working directory is this directory or below it: every server runs in its own. */
 function processesIn(dir: string): string[] {
   return readdirSync('/proc').filter((entry) => {
     try {
@@ -52,7 +52,7 @@ async function startOrphans(): Promise<{ owner: ChildProcess; servers: Started[]
 }
 
 test.each(['SIGKILL', 'SIGINT'] as const)(
-  'servers of a process that dies of %s are gone with it, frozen ones too',
+  'servers of a process that dies of %s are removed with it, even frozen ones',
   async (signal) => {
     const { owner, servers } = await startOrphans()
     expect(servers.map(({ pid, dir }) => isAlive(pid) && existsSync(dir) && processesIn(dir).length > 0)).toEqual([
@@ -77,7 +77,7 @@ test.each(['SIGKILL', 'SIGINT'] as const)(
   },
 )
 
-test('a stopped server leaves no process, directory, shared memory or claim on its port', async () => {
+test('a stopped server leaves no process, directory, shared memory or reservation of its port', async () => {
   const redis = await startRedis()
   const postgres = await startPostgres()
   const postgresPid = postgres.pid

@@ -1,6 +1,6 @@
-import { startPostgres, startRedis } from '../../scripts/servers/index.js'
+import { startPostgres, startRedis } from '../../testbed/servers/index.js'
 
-// Starts servers, says which, and waits to be killed: run by left-behind.test.ts in a process of its own.
+// Starts servers, reports them, and waits to be killed. Run by left-behind.test.ts in a separate process.
 
 const [redis, frozen, postgres] = await Promise.all([startRedis(), startRedis(), startPostgres()])
 await frozen.freeze()

@@ -1,8 +1,8 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest'
-import { type Proxy, type RedisServer, startProxy, startRedis } from '../../scripts/servers/index.js'
-import { until } from '../../scripts/servers/process.js'
+import { type Proxy, type RedisServer, startProxy, startRedis } from '../../testbed/servers/index.js'
+import { until } from '../../testbed/servers/process.js'
 
 let redis: RedisServer
 let proxy: Proxy
@@ -21,7 +21,7 @@ afterEach(async () => {
   await proxy.stop()
 })
 
-/** A bare connection through the proxy: no client library that would reconnect behind our back. */
+/** A bare connection through the proxy. A client library would reconnect without the test noticing. */
 class Client {
   received = ''
   closed = false
@@ -58,7 +58,7 @@ class Client {
   }
 }
 
-/** A round trip beside the proxy: whatever was on its way to the server when we asked has been handled. */
+/** A round trip past the proxy: everything that was in flight to the server before has been handled. */
 async function serverHas(key: string): Promise<unknown> {
   await redis.command('PING')
   return redis.command('GET', key)
@@ -85,7 +85,7 @@ test('the same URL leads through the proxy', () => {
   )
 })
 
-test('cut closes what is open and serves what comes', async () => {
+test('cut() closes open connections and serves new ones', async () => {
   const before = await Client.open()
   before.send('PING')
   await before.gets('PONG')
@@ -96,7 +96,7 @@ test('cut closes what is open and serves what comes', async () => {
   await after.gets('PONG')
 })
 
-test('refuse closes what is open and refuses what comes, until healed', async () => {
+test('refuse() closes open connections and refuses new ones, until healed', async () => {
   const before = await Client.open()
   await proxy.refuse()
   await before.isCut()
@@ -107,7 +107,7 @@ test('refuse closes what is open and refuses what comes, until healed', async ()
   await after.gets('PONG')
 })
 
-test('a black hole swallows silently, old connections and new, and healing cuts those that lost bytes', async () => {
+test('blackhole() swallows the bytes of old and new connections, and heal() cuts those that lost bytes', async () => {
   const old = await Client.open()
   const idle = await Client.open()
   for (const client of [old, idle]) {
@@ -118,7 +118,7 @@ test('a black hole swallows silently, old connections and new, and healing cuts 
   const fresh = await Client.open()
   old.send('INCR swallowed')
   fresh.send('INCR swallowed')
-  await new Promise((resolve) => setTimeout(resolve, 200)) // nothing can be awaited: silence is the point
+  await new Promise((resolve) => setTimeout(resolve, 200)) // Nothing can be awaited here: the test is that no reply arrives.
   expect([old.received, old.closed, fresh.received, fresh.closed]).toEqual(['', false, '', false])
   expect(await serverHas('swallowed')).toBeNull()
 
@@ -130,7 +130,7 @@ test('a black hole swallows silently, old connections and new, and healing cuts 
   expect(await serverHas('swallowed')).toBeNull()
 })
 
-test('in a black hole the server does not learn that its client has gone', async () => {
+test('blackhole() hides from the server that its client has gone', async () => {
   const client = await Client.open()
   client.send('CLIENT SETNAME gone')
   await client.gets('OK')
@@ -147,7 +147,7 @@ test('in a black hole the server does not learn that its client has gone', async
   )
 })
 
-test('a black hole for replies lets the command happen and loses the answer', async () => {
+test('blackhole() of replies lets the command happen and loses the answer', async () => {
   const client = await Client.open()
   client.send('PING')
   await client.gets('PONG')
@@ -159,7 +159,7 @@ test('a black hole for replies lets the command happen and loses the answer', as
   await client.isCut()
 })
 
-test('stalled bytes arrive late, in order, even from a client that has given up', async () => {
+test('stall() delivers bytes late and in order, even from a client that has given up', async () => {
   const patient = await Client.open()
   const gone = await Client.open()
   for (const client of [patient, gone]) {
@@ -181,7 +181,7 @@ test('stalled bytes arrive late, in order, even from a client that has given up'
   await until('the late write arrives', async () => (await serverHas('late')) === 'yes', 5_000)
 })
 
-test('delayed chunks take at least that long each way, and a shorter delay later does not overtake', async () => {
+test('delay() delays chunks by at least that long each way, and a shorter delay later does not overtake', async () => {
   const client = await Client.open()
   client.send('PING')
   await client.gets('PONG')

@@ -8,9 +8,9 @@ import {
   startRedisCluster,
   startSentinel,
   startStandby,
-} from '../../scripts/servers/index.js'
-import { reservePort } from '../../scripts/servers/ports.js'
-import { until } from '../../scripts/servers/process.js'
+} from '../../testbed/servers/index.js'
+import { reservePort } from '../../testbed/servers/ports.js'
+import { until } from '../../testbed/servers/process.js'
 
 const running: { stop(): Promise<void> }[] = []
 
@@ -23,7 +23,7 @@ afterEach(async () => {
   for (const server of running.splice(0).toReversed()) await server.stop()
 })
 
-test('ports are handed out once, however many ask at the same time', async () => {
+test('every port is handed out once, however many callers ask at the same time', async () => {
   const ports = await Promise.all(Array.from({ length: 50 }, () => reservePort({ alsoBus: true })))
   try {
     const numbers = ports.flatMap(({ number }) => [number, number + 10_000])
@@ -34,7 +34,7 @@ test('ports are handed out once, however many ask at the same time', async () =>
   }
 })
 
-test('Redis comes back on the same port, empty or with its data as asked', async () => {
+test('Redis restarts on the same port, empty or with its data, as requested', async () => {
   const redis = using(await startRedis())
   const { port, pid } = redis
   await redis.command('SET', 'name', 'value')
@@ -45,7 +45,7 @@ test('Redis comes back on the same port, empty or with its data as asked', async
   expect(await redis.command('GET', 'name')).toBeNull()
 })
 
-test('Redis without persistence refuses to promise data after a crash', async () => {
+test('Redis without persistence rejects a restart that must keep data after a crash', async () => {
   const redis = using(await startRedis())
   await redis.kill()
   expect(() => redis.pid).toThrow('not running')
@@ -71,14 +71,14 @@ test('a frozen Redis keeps the port open and answers nothing until thawed', asyn
   expect(await redis.command('PING')).toBe('PONG')
 })
 
-test('Redis takes a password, further settings and TLS', async () => {
+test('Redis supports a password, further settings and TLS', async () => {
   const redis = using(await startRedis({ password: 'open:sesame', args: ['--maxmemory', '12mb'], tls: true }))
   expect(redis.url).toBe(`rediss://:open%3Asesame@127.0.0.1:${redis.port}`)
   expect(redis.ca).toContain('BEGIN CERTIFICATE')
   expect(await redis.command('CONFIG', 'GET', 'maxmemory')).toEqual(['maxmemory', String(12 * 1024 * 1024)])
 })
 
-test('a server that cannot start says why and leaves nothing', async () => {
+test('a server that cannot start reports why and leaves nothing behind', async () => {
   await expect(startRedis({ args: ['--no-such-setting', 'yes'] })).rejects.toThrow('no-such-setting')
 })
 
@@ -133,7 +133,7 @@ test('PostgreSQL keeps committed rows through kill -9 and both kinds of restart'
   await expect(postgres.psql('SELECT 1', 'a shop')).rejects.toThrow('does not exist')
 })
 
-test('freezing PostgreSQL freezes its open sessions too', async () => {
+test('freezing PostgreSQL freezes its open sessions as well', async () => {
   const postgres = using(await startPostgres())
   const slept = postgres.psql('SELECT pg_sleep(0.3)').then(() => performance.now())
   await until('the session sleeps', async () => {
@@ -146,7 +146,7 @@ test('freezing PostgreSQL freezes its open sessions too', async () => {
   expect(await slept).toBeGreaterThanOrEqual(thawedAt)
 })
 
-test('a synchronous standby has every commit, and takes over', async () => {
+test('a synchronous standby has every commit, and can be promoted', async () => {
   const primary = using(await startPostgres())
   await primary.psql('CREATE TABLE t (n int)')
   const standby = using(await startStandby(primary, { synchronous: true }))
@@ -158,7 +158,7 @@ test('a synchronous standby has every commit, and takes over', async () => {
   expect(await standby.psql('SELECT count(*) FROM t')).toBe('2')
 })
 
-test('PgBouncer in transaction mode shares server connections, and serves again after a restart of either', async () => {
+test('PgBouncer in transaction mode shares server connections, and serves again after a restart of either server', async () => {
   const postgres = using(await startPostgres())
   await postgres.createDatabase('shop')
   const bouncer = using(await startPgBouncer({ postgres, mode: 'transaction', poolSize: 1 }))
@@ -178,7 +178,7 @@ test('PgBouncer in transaction mode shares server connections, and serves again 
 test.each([
   { nodes: 1, tls: false },
   { nodes: 3, tls: 'client-certificates' },
-] as const)('etcd with $nodes node(s), TLS $tls, comes up and back', async (options) => {
+] as const)('etcd with $nodes node(s), TLS $tls, starts and restarts', async (options) => {
   const etcd = using(await startEtcd(options))
   expect(etcd.nodes).toHaveLength(options.nodes)
   expect(etcd.url).toMatch(options.tls ? /^etcds:\/\/127/ : /^etcd:\/\/127/)

@@ -1,8 +1,8 @@
-import { type HolderInfo, LOCK_KINDS } from '../../primitives/lookout.js'
+import type { HolderInfo } from '../../primitives/inspect.js'
 import type { Command, Input } from '../command.js'
 import { exitCode } from '../exit-codes.js'
-import { heldMs, holderAsJson, listingOptions, tableOfHolders } from '../listing.js'
-import { print, printJson, say } from '../output.js'
+import { anyKindOption, HolderTable, heldMs, holderAsJson, kindsFrom, listingOptions } from '../listing.js'
+import { JsonList, isRead, print, say } from '../output.js'
 import { storeOption, withStore } from '../stores.js'
 
 export const ls: Command = {
@@ -11,7 +11,7 @@ export const ls: Command = {
   options: {
     'older-than': { value: 'DURATION', help: 'only what has been held for longer; exit status 1 if there is any' },
     ...listingOptions,
-    kind: { value: 'KIND', help: `one of ${LOCK_KINDS.join(', ')}, all (default lock)` },
+    kind: anyKindOption,
     ...storeOption,
   },
   examples: [
@@ -27,18 +27,29 @@ export const ls: Command = {
 async function list(input: Input): Promise<number> {
   const prefix = input.atMostOne('prefix')
   const olderThan = input.duration('older-than')
-  const kind = input.oneOf('kind', [...LOCK_KINDS, 'all']) ?? 'lock'
-  const kinds = kind === 'all' ? LOCK_KINDS : [kind]
-  const lists = await withStore(input, (locks) => Promise.all(kinds.map((one) => locks.holders(prefix, { kind: one }))))
-  const all = lists.flat()
-  const wanted = olderThan === undefined ? all : all.filter((holder) => isOlder(holder, olderThan))
-  if (input.has('json')) printJson(wanted.map(holderAsJson))
-  else if (wanted.length > 0) print(tableOfHolders(wanted, true))
-  else say(olderThan === undefined ? 'nothing is held' : 'nothing has been held for that long')
-  return olderThan !== undefined && wanted.length > 0 ? exitCode.found : exitCode.ok
+  const kinds = kindsFrom(input)
+  const json = input.has('json') ? new JsonList() : undefined
+  const table = new HolderTable()
+  let found = false
+  await withStore(input, async (locks) => {
+    for (const one of kinds) {
+      for await (const page of locks.holderPages(prefix, { kind: one })) {
+        const wanted = olderThan === undefined ? page : page.filter((holder) => isOlder(holder, olderThan))
+        if (wanted.length === 0) continue
+        found = true
+        if (json) json.add(wanted.map(holderAsJson))
+        else print(table.page(wanted))
+        // A reader that is slower than the store holds up the listing instead of filling the memory.
+        if (!(await isRead())) return
+      }
+    }
+  })
+  if (json) json.end()
+  else if (!found) say(olderThan === undefined ? 'nothing is held' : 'nothing has been held for that long')
+  return olderThan !== undefined && found ? exitCode.found : exitCode.ok
 }
 
-/** Of somebody who does not say since when, nobody can say it: better one alert too many. */
+/** A foreign holder has no known start. It counts as older: an alert too many is better than one too few. */
 function isOlder(holder: HolderInfo, ms: number): boolean {
   return (heldMs(holder) ?? Number.POSITIVE_INFINITY) > ms
 }

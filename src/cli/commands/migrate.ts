@@ -7,7 +7,7 @@ export const migrate: Command = {
   usage: '[options]',
   summary: 'creates or updates the tables of leasehold in PostgreSQL',
   about: `
-Any number of processes may do so at once. Stops and explains if the database has a relation distributed_locks or a
+Any number of processes may run it at once. Stops and explains if the database has a relation distributed_locks or a
 function acquire_lock that is not ours; --adopt takes their rows over.`,
   options: {
     print: { help: 'show the SQL instead of running it, for those who have their own migrations' },
@@ -26,7 +26,8 @@ function acquire_lock that is not ours; --adopt takes their rows over.`,
 async function migrateDatabase(input: Input): Promise<number> {
   const url = storeUrl(input) ?? ''
   const isPostgres = /^postgres(ql)?:/.test(url)
-  const { openClient, parseUrl } = await import('../../stores/postgres/open.js')
+  const { parseUrl } = await import('../../stores/postgres/open.js')
+  const { openClient } = await import('../../clients/postgres/open.js')
   // The store would look for its tables in the schema that its URL names.
   const named = isPostgres ? parseUrl(url) : { connection: url }
   const schema = input.value('schema') || named.schema || 'public'

@@ -6,10 +6,10 @@ import { storeOption, withStore } from '../stores.js'
 
 export const release: Command = {
   usage: '<name> --force [options]',
-  summary: 'takes a lock away from whoever holds it',
+  summary: 'takes a lock away from its holders',
   about: `
-Break glass: the next in line gets it at once, while those it was taken from may still be at work for a moment.
-Holders that use leasehold notice by themselves and stop; fencing tokens keep out what they write late.`,
+Break glass: the next waiter gets it at once, while the old holders may still be at work for a moment.
+Holders that use leasehold notice it and stop; fencing tokens keep out what they write late.`,
   options: { force: { help: 'yes, I mean it' }, ...listingOptions, ...storeOption },
   examples: [
     ['leasehold show deploy', 'look first'],
@@ -22,7 +22,7 @@ async function releaseOne(input: Input): Promise<number> {
   const name = input.one('name')
   if (!input.has('force')) {
     throw new UsageError(
-      `this takes ${JSON.stringify(name)} away from whoever holds it, who may be in the middle of something; look with "leasehold show", then add --force`,
+      `this takes ${JSON.stringify(name)} away from its holders, which may be in the middle of something; look with "leasehold show", then add --force`,
     )
   }
   const kind = kindFrom(input)

@@ -5,9 +5,11 @@
  */
 
 /** A reply, before anybody looked at it: text may come as a Buffer, numbers as text. */
-export type Reply = unknown
+export type RedisReply = unknown
 
 export interface Adapter {
+  /** The same object for all adapters of one client. */
+  readonly identity: object
   /** Whether keys are spread over slots. */
   readonly cluster: boolean
   /** What the client puts before every key by itself. Names given to `run` include it. */
@@ -24,29 +26,29 @@ export interface Adapter {
   /** Connects a client that would do so with its first command. */
   wake(): void
   /** Called whenever the client may have become ready, or closed, or told of an error. */
-  onTurn(listener: () => void): () => void
+  onStateChange(listener: () => void): () => void
   /**
    * Called when what a server knew may be lost: after a reconnect, or when another server took over. `affected`: which
    * slots that concerns; absent: all of them.
    */
-  onDoubt(listener: (affected?: (slot: number) => boolean) => void): () => void
-  /** Called when a connection broke and nothing will tell when it is mended. */
-  onShock(listener: () => void): () => void
+  onPossibleLoss(listener: (affected?: (slot: number) => boolean) => void): () => void
+  /** Called when a connection broke and nothing will tell when it is back. */
+  onConnectionLost(listener: () => void): () => void
 
   /** EVALSHA. All keys lie in one slot. */
-  evalsha(sha: string, keys: string[], args: string[]): Promise<Reply>
-  eval(source: string, keys: string[], args: string[]): Promise<Reply>
-  /** On a cluster: looks who serves which slot now, and tells `onDoubt` of slots that changed hands. */
+  evalsha(sha: string, keys: string[], args: string[]): Promise<RedisReply>
+  eval(source: string, keys: string[], args: string[]): Promise<RedisReply>
+  /** On a cluster: looks who serves which slot now, and tells `onPossibleLoss` of slots that changed hands. */
   compareMasters(): void
   /** Every server that holds keys, to be asked what concerns no key in particular. */
-  masters(): Promise<Server[]>
+  masters(): Promise<RedisServer[]>
 
   /** Which server to listen to for the events of a slot; the same for all slots unless on a cluster. Undefined: none now. */
   addressOf(slot: number): string | undefined
   /** A connection of its own to that server, for commands whose effect depends on the connection. Undefined: there is no way. */
-  readonly dedicate?: ((address: string) => Dedicated) | undefined
-  /** A connection of its own for listening. It is used until it breaks, and never mended. */
-  listen(address: string, on: EarEvents): Ear
+  readonly dedicate?: ((address: string) => DedicatedConnection) | undefined
+  /** A connection of its own for listening. It is used until it breaks, and never repaired. */
+  listen(address: string, on: SubscriberEvents): RedisSubscriber
 
   /** Takes every listener off the client until `attend()`, or until somebody waits for it to become ready. */
   rest(): void
@@ -55,19 +57,19 @@ export interface Adapter {
   detach(): void
 }
 
-export interface Server {
+export interface RedisServer {
   /** As `addressOf` names it. */
   readonly address: string
-  send(...args: string[]): Promise<Reply>
+  send(...args: string[]): Promise<RedisReply>
 }
 
 /** Used until it breaks: then `send` rejects, and `broken` is true. */
-export interface Dedicated extends Pick<Server, 'send'> {
+export interface DedicatedConnection extends Pick<RedisServer, 'send'> {
   readonly broken: boolean
   close(): void
 }
 
-export interface EarEvents {
+export interface SubscriberEvents {
   message(channel: string, text: string): void
   /** The connection broke or could not be made. Called once at most. */
   broken(error: unknown): void
@@ -76,7 +78,7 @@ export interface EarEvents {
 }
 
 /** A connection that listens. */
-export interface Ear {
+export interface RedisSubscriber {
   /**
    * In one command. Settles when what is told from now on will be heard; rejects if it will not. `sharded`: told within a
    * shard only.
@@ -86,31 +88,31 @@ export interface Ear {
   ping(): Promise<unknown>
   /** The same ones together. */
   unsubscribe(channels: string[], sharded: boolean): void
-  /** Whether it can wait for mail, and hear channels meanwhile. */
-  takesMail(): Promise<boolean>
+  /** Whether the connection can block on a list, and receive messages of channels meanwhile. */
+  supportsGrantInbox(): Promise<boolean>
   /**
-   * Takes out what lies in this list, or waits for it for this long: then nothing else is done on this connection.
-   * `lettersOf` reads the reply.
+   * Takes the messages out of this list, or blocks on it for this long: then nothing else is done on this connection.
+   * `grantMessagesOf` reads the reply.
    */
-  mail(box: string, waitMs: number): Promise<Reply>
+  popGrants(inbox: string, waitMs: number): Promise<RedisReply>
   close(): void
 }
 
-/** At most so many letters at once. */
-const LETTERS = '100'
+/** MOST_GRANTS: grants that one BLMPOP takes out. A burst comes in few replies, and no reply is long. */
+const MOST_GRANTS = '100'
 
-export function takeMail(box: string, waitMs: number): [command: string, ...args: string[]] {
-  return ['BLMPOP', String(waitMs / 1_000), '1', box, 'LEFT', 'COUNT', LETTERS]
+export function popGrantsCommand(inbox: string, waitMs: number): [command: string, ...args: string[]] {
+  return ['BLMPOP', String(waitMs / 1_000), '1', inbox, 'LEFT', 'COUNT', MOST_GRANTS]
 }
 
-/** What `takeMail` was answered; nothing, if the wait ended without a letter (its time passed, or CLIENT UNBLOCK). */
-export function lettersOf(reply: Reply): Reply[] {
-  const letters: unknown = Array.isArray(reply) ? reply[1] : undefined
-  return Array.isArray(letters) ? letters : []
+/** The messages in the reply to `popGrants`; none, if it ended without (its time passed, or CLIENT UNBLOCK). */
+export function grantMessagesOf(reply: RedisReply): RedisReply[] {
+  const messages: unknown = Array.isArray(reply) ? reply[1] : undefined
+  return Array.isArray(messages) ? messages : []
 }
 
 /** By what HELLO says: RESP3, in which a connection that listens may wait as well, and a server that has BLMPOP. */
-export function canTakeMail(reply: Reply): boolean {
+export function canPopGrants(reply: RedisReply): boolean {
   const facts = new Map<string, string>()
   if (Array.isArray(reply)) {
     for (let i = 0; i + 1 < reply.length; i += 2) facts.set(text(reply[i]), text(reply[i + 1]))
@@ -120,11 +122,11 @@ export function canTakeMail(reply: Reply): boolean {
   return facts.get('proto') === '3' && Number.parseInt(facts.get('version') ?? '0', 10) >= 7
 }
 
-export function text(reply: Reply): string {
+export function text(reply: RedisReply): string {
   return typeof reply === 'string' ? reply : String(reply)
 }
 
 /** Null replies are absent values. */
-export function maybeText(reply: Reply): string | undefined {
+export function maybeText(reply: RedisReply): string | undefined {
   return reply === null || reply === undefined ? undefined : text(reply)
 }

@@ -3,37 +3,16 @@
  *
  * @module
  */
-import {
-  type Adapter,
-  type Dedicated,
-  type Ear,
-  type EarEvents,
-  type Reply,
-  type Server,
-  canTakeMail,
-  takeMail,
+import type {
+  Adapter,
+  DedicatedConnection,
+  RedisReply,
+  RedisServer,
+  RedisSubscriber,
+  SubscriberEvents,
 } from './adapter.js'
-import { type Core, shared, Signals, SlotMasters } from './signals.js'
-
-/** The part of an ioredis `Redis` that is used. */
-export interface IoRedis {
-  status: string
-  options: { keyPrefix?: unknown; host?: unknown; port?: unknown }
-  evalsha(...args: (string | number)[]): Promise<unknown>
-  eval(...args: (string | number)[]): Promise<unknown>
-  call(command: string, ...args: string[]): Promise<unknown>
-  ping(): Promise<unknown>
-  connect(): Promise<void>
-  disconnect(): void
-  duplicate(override?: object): IoRedis
-  subscribe(...channels: string[]): Promise<unknown>
-  unsubscribe(...channels: string[]): Promise<unknown>
-  ssubscribe?(...channels: string[]): Promise<unknown>
-  sunsubscribe?(...channels: string[]): Promise<unknown>
-  stream?: { unref?: () => void }
-  on(event: string, listener: (...args: never[]) => void): unknown
-  off(event: string, listener: (...args: never[]) => void): unknown
-}
+import { type IoRedis, IoRedisDedicated, IoRedisSubscriber } from './ioredis-connections.js'
+import { type ClientCore, shared, ClientEvents, SlotMasters } from './events.js'
 
 /** The part of an ioredis `Cluster` that is used. */
 export interface IoRedisCluster extends Pick<IoRedis, 'status' | 'evalsha' | 'eval' | 'connect' | 'on' | 'off'> {
@@ -51,14 +30,14 @@ export function isIoRedis(client: object): client is IoRedis | IoRedisCluster {
 export function ioredisAdapter(client: IoRedis | IoRedisCluster): Adapter {
   return shared(client, () =>
     'isCluster' in client && client.isCluster
-      ? new ClusterAdapter(client as IoRedisCluster)
-      : new SingleAdapter(client as IoRedis),
+      ? new IoRedisClusterAdapter(client as IoRedisCluster)
+      : new IoRedisSingleAdapter(client as IoRedis),
   )
 }
 
 const ignore = (): void => {}
 
-abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signals implements Core {
+abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends ClientEvents implements ClientCore {
   abstract readonly cluster: boolean
   readonly keyPrefix: string
   protected readonly client: C
@@ -70,19 +49,19 @@ abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signal
     this.keyPrefix = keyPrefix === undefined || keyPrefix === null ? '' : String(keyPrefix)
     this.on(client, 'ready', () => {
       this.lastError = undefined
-      this.turn()
+      this.notifyStateChange()
     })
-    this.on(client, 'end', () => this.turn())
+    this.on(client, 'end', () => this.notifyStateChange())
     this.on(client, 'error', (error: unknown) => {
       this.lastError = error
-      this.turn()
+      this.notifyStateChange()
     })
   }
 
-  abstract masters(): Promise<Server[]>
+  abstract masters(): Promise<RedisServer[]>
   abstract compareMasters(): void
   abstract addressOf(slot: number): string | undefined
-  abstract listen(address: string, on: EarEvents): Ear
+  abstract listen(address: string, on: SubscriberEvents): RedisSubscriber
 
   ready(): boolean {
     return this.client.status === 'ready'
@@ -100,11 +79,11 @@ abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signal
     if (this.client.status === 'wait') this.client.connect().catch(ignore)
   }
 
-  evalsha(sha: string, keys: string[], args: string[]): Promise<Reply> {
+  evalsha(sha: string, keys: string[], args: string[]): Promise<RedisReply> {
     return this.client.evalsha(sha, keys.length, ...this.#unprefixed(keys), ...args)
   }
 
-  eval(source: string, keys: string[], args: string[]): Promise<Reply> {
+  eval(source: string, keys: string[], args: string[]): Promise<RedisReply> {
     return this.client.eval(source, keys.length, ...this.#unprefixed(keys), ...args)
   }
 
@@ -115,15 +94,15 @@ abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Signal
   }
 }
 
-class SingleAdapter extends IoRedisAdapter<IoRedis> {
+class IoRedisSingleAdapter extends IoRedisAdapter<IoRedis> {
   readonly cluster = false
 
   constructor(client: IoRedis) {
     super(client)
-    this.doubtWhenReadyAgain(client, this.ready())
+    this.reportLossWhenReadyAgain(client, this.ready())
   }
 
-  async masters(): Promise<Server[]> {
+  async masters(): Promise<RedisServer[]> {
     return [{ address: '', send: (command, ...args) => this.client.call(command as string, ...args) }]
   }
 
@@ -133,16 +112,16 @@ class SingleAdapter extends IoRedisAdapter<IoRedis> {
     return ''
   }
 
-  listen(_address: string, on: EarEvents): Ear {
-    return new IoRedisEar(this.client, {}, on)
+  listen(_address: string, on: SubscriberEvents): RedisSubscriber {
+    return new IoRedisSubscriber(this.client, {}, on)
   }
 
-  dedicate(): Dedicated {
+  dedicate(): DedicatedConnection {
     return new IoRedisDedicated(this.client, {})
   }
 }
 
-class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
+class IoRedisClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   readonly cluster = true
   readonly #slots: SlotMasters
   /** Addresses of nodes whose connection ended. */
@@ -172,7 +151,7 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
     let wasReady = node.status === 'ready'
     const undo = this.on(node, 'ready', () => {
       const address = addressOfNode(node)
-      if (this.#away.delete(address) || wasReady) this.doubtServer(address, this.#slots.servedBy(address))
+      if (this.#away.delete(address) || wasReady) this.reportPossibleLossAt(address, this.#slots.servedBy(address))
       wasReady = true
     })
     this.#attended.set(node, undo)
@@ -185,10 +164,10 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
 
   compareMasters(): void {
     const changed = this.#slots.changed()
-    if (changed.size > 0) this.doubt((slot) => changed.has(slot))
+    if (changed.size > 0) this.notifyPossibleLoss((slot) => changed.has(slot))
   }
 
-  async masters(): Promise<Server[]> {
+  async masters(): Promise<RedisServer[]> {
     return this.client.nodes('master').map((node) => ({
       address: addressOfNode(node),
       send: (command, ...args) => node.call(command as string, ...args),
@@ -199,12 +178,12 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
     return this.client.slots[slot]?.[0]
   }
 
-  listen(address: string, on: EarEvents): Ear {
+  listen(address: string, on: SubscriberEvents): RedisSubscriber {
     const { node, host, port } = this.#node(address)
-    return new IoRedisEar(node, { host, port }, on)
+    return new IoRedisSubscriber(node, { host, port }, on)
   }
 
-  dedicate(address: string): Dedicated {
+  dedicate(address: string): DedicatedConnection {
     const { node, host, port } = this.#node(address)
     return new IoRedisDedicated(node, { host, port })
   }
@@ -223,97 +202,4 @@ class ClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
 
 function addressOfNode({ options }: IoRedis): string {
   return `${String(options.host)}:${String(options.port)}`
-}
-
-/** For a connection that is thrown away when it breaks: whoever uses it has to be told that something may have been missed. */
-const DISPOSABLE = {
-  // Keys and channels are named in full.
-  keyPrefix: '',
-  lazyConnect: true,
-  readOnly: false,
-  retryStrategy: null,
-  reconnectOnError: null,
-  autoResubscribe: false,
-  enableOfflineQueue: true,
-  enableReadyCheck: false,
-  maxRetriesPerRequest: null,
-  monitor: false,
-  // It waits for as long as it takes.
-  commandTimeout: undefined,
-  blockingTimeout: undefined,
-  socketTimeout: undefined,
-}
-
-class IoRedisDedicated implements Dedicated {
-  readonly #connection: IoRedis
-  broken = false
-
-  constructor(like: IoRedis, override: object) {
-    const connection = like.duplicate({ ...DISPOSABLE, ...override })
-    this.#connection = connection
-    const broken = (): void => this.close()
-    for (const event of ['error', 'close', 'end']) connection.on(event, broken)
-    connection.on('connect', () => connection.stream?.unref?.())
-    connection.connect().catch(broken)
-  }
-
-  send(...[command, ...args]: string[]): Promise<Reply> {
-    return this.#connection.call(command as string, ...args)
-  }
-
-  close(): void {
-    if (this.broken) return
-    this.broken = true
-    this.#connection.disconnect()
-  }
-}
-
-class IoRedisEar implements Ear {
-  readonly #connection: IoRedis
-  #open = true
-
-  constructor(like: IoRedis, override: object, on: EarEvents) {
-    const connection = like.duplicate({ ...DISPOSABLE, ...override })
-    this.#connection = connection
-    const broken = (error: unknown): void => {
-      if (!this.#open) return
-      this.close()
-      on.broken(error)
-    }
-    // Also when a slot went to another node: version 5 takes the notice of that for the answer to a question never asked.
-    connection.on('error', broken)
-    connection.on('connect', () => connection.stream?.unref?.())
-    connection.on('close', () => broken(new Error('the connection that listens was closed')))
-    connection.on('moved', () => on.moved(undefined))
-    connection.on('message', (channel: string, message: string) => on.message(channel, message))
-    connection.on('smessage', (channel: string, message: string) => on.message(channel, message))
-    connection.connect().catch(broken)
-  }
-
-  async subscribe(channels: string[], sharded: boolean): Promise<void> {
-    if (sharded && !this.#connection.ssubscribe) throw new Error('this ioredis cannot subscribe within a shard')
-    await (sharded ? this.#connection.ssubscribe?.(...channels) : this.#connection.subscribe(...channels))
-  }
-
-  unsubscribe(channels: string[], sharded: boolean): void {
-    const done = sharded ? this.#connection.sunsubscribe?.(...channels) : this.#connection.unsubscribe(...channels)
-    done?.catch(ignore)
-  }
-
-  ping(): Promise<unknown> {
-    return this.#connection.ping()
-  }
-
-  takesMail(): Promise<boolean> {
-    return this.#connection.call('HELLO').then(canTakeMail)
-  }
-
-  mail(box: string, waitMs: number): Promise<Reply> {
-    return this.#connection.call(...takeMail(box, waitMs))
-  }
-
-  close(): void {
-    this.#open = false
-    this.#connection.disconnect()
-  }
 }

@@ -3,55 +3,35 @@
  *
  * @module
  */
-import type { Adapter, Dedicated, Ear, EarEvents, Reply, Server } from './adapter.js'
-import { NodeRedisDedicated, NodeRedisEar, SentinelEar } from './node-redis-ears.js'
-import { type Core, shared, Signals, SlotMasters } from './signals.js'
+import type {
+  Adapter,
+  DedicatedConnection,
+  RedisSubscriber,
+  SubscriberEvents,
+  RedisReply,
+  RedisServer,
+} from './adapter.js'
+import {
+  type NodeRedis,
+  type NodeRedisCommon,
+  NodeRedisDedicated,
+  type NodeRedisSentinel,
+  NodeRedisSentinelSubscriber,
+  NodeRedisSubscriber,
+} from './node-redis-connections.js'
+import { type ClientCore, shared, ClientEvents, SlotMasters } from './events.js'
 
-export type Listener = (message: string, channel: string) => void
-
-interface Subscribing {
-  subscribe(channels: string[], listener: Listener): Promise<unknown>
-  unsubscribe(channels: string[], listener?: Listener): Promise<unknown>
-}
-
-interface Common {
-  isOpen: boolean
-  isReady?: boolean
-  on(event: string, listener: (...args: never[]) => void): unknown
-  off(event: string, listener: (...args: never[]) => void): unknown
-  /** Since 6. */
-  _keyPrefix?: unknown
-}
-
-/** The part of a node-redis client that is used. */
-export interface NodeRedis extends Common, Subscribing {
-  sendCommand(args: string[]): Promise<unknown>
-  duplicate(override?: object): NodeRedis
-  connect(): Promise<unknown>
-  ping(): Promise<unknown>
-  destroy(): void
-  sSubscribe(channels: string[], listener: Listener): Promise<unknown>
-  sUnsubscribe(channels: string[], listener?: Listener): Promise<unknown>
-  unref?(): void
-}
-
-interface ClusterNode {
+interface NodeRedisClusterNode {
   address: string
 }
 
 /** The part of a node-redis cluster that is used. */
-export interface NodeRedisCluster extends Common {
-  masters: ClusterNode[]
-  replicas?: ClusterNode[]
-  slots: { master: ClusterNode }[]
+export interface NodeRedisCluster extends NodeRedisCommon {
+  masters: NodeRedisClusterNode[]
+  replicas?: NodeRedisClusterNode[]
+  slots: { master: NodeRedisClusterNode }[]
   nodeClient(node: never): Promise<unknown>
   sendCommand(firstKey: string | undefined, isReadonly: boolean | undefined, args: string[]): Promise<unknown>
-}
-
-/** The part of a node-redis sentinel that is used. */
-export interface NodeRedisSentinel extends Common, Subscribing {
-  getMasterNode(): unknown
-  sendCommand(isReadonly: boolean | undefined, args: string[]): Promise<unknown>
 }
 
 export function isNodeRedis(client: object): client is NodeRedis | NodeRedisCluster | NodeRedisSentinel {
@@ -62,13 +42,13 @@ export function isNodeRedis(client: object): client is NodeRedis | NodeRedisClus
 
 export function nodeRedisAdapter(client: NodeRedis | NodeRedisCluster | NodeRedisSentinel): Adapter {
   return shared(client, () => {
-    if ('nodeClient' in client) return new ClusterAdapter(client)
-    if ('getMasterNode' in client) return new SentinelAdapter(client)
-    return new SingleAdapter(client)
+    if ('nodeClient' in client) return new NodeRedisClusterAdapter(client)
+    if ('getMasterNode' in client) return new NodeRedisSentinelAdapter(client)
+    return new NodeRedisSingleAdapter(client)
   })
 }
 
-abstract class NodeRedisAdapter<C extends Common> extends Signals implements Core {
+abstract class NodeRedisAdapter<C extends NodeRedisCommon> extends ClientEvents implements ClientCore {
   abstract readonly cluster: boolean
   readonly keyPrefix: string
   protected readonly client: C
@@ -81,19 +61,19 @@ abstract class NodeRedisAdapter<C extends Common> extends Signals implements Cor
     for (const event of ['ready', 'connect', 'end'])
       this.on(client, event, () => {
         if (this.ready()) this.lastError = undefined
-        this.turn()
+        this.notifyStateChange()
       })
     this.on(client, 'error', (error: unknown) => {
       this.lastError = error
-      this.turn()
+      this.notifyStateChange()
     })
   }
 
-  protected abstract send(key: string | undefined, args: string[]): Promise<Reply>
-  abstract masters(): Promise<Server[]>
+  protected abstract send(key: string | undefined, args: string[]): Promise<RedisReply>
+  abstract masters(): Promise<RedisServer[]>
   abstract compareMasters(): void
   abstract addressOf(slot: number): string | undefined
-  abstract listen(address: string, on: EarEvents): Ear
+  abstract listen(address: string, on: SubscriberEvents): RedisSubscriber
 
   ready(): boolean {
     return this.client.isOpen && this.client.isReady !== false
@@ -110,28 +90,28 @@ abstract class NodeRedisAdapter<C extends Common> extends Signals implements Cor
 
   wake(): void {}
 
-  evalsha(sha: string, keys: string[], args: string[]): Promise<Reply> {
+  evalsha(sha: string, keys: string[], args: string[]): Promise<RedisReply> {
     return this.send(keys[0], ['EVALSHA', sha, String(keys.length), ...keys, ...args])
   }
 
-  eval(source: string, keys: string[], args: string[]): Promise<Reply> {
+  eval(source: string, keys: string[], args: string[]): Promise<RedisReply> {
     return this.send(keys[0], ['EVAL', source, String(keys.length), ...keys, ...args])
   }
 }
 
-class SingleAdapter extends NodeRedisAdapter<NodeRedis> {
+class NodeRedisSingleAdapter extends NodeRedisAdapter<NodeRedis> {
   readonly cluster = false
 
   constructor(client: NodeRedis) {
     super(client)
-    this.doubtWhenReadyAgain(client, this.ready())
+    this.reportLossWhenReadyAgain(client, this.ready())
   }
 
-  protected send(_key: string | undefined, args: string[]): Promise<Reply> {
+  protected send(_key: string | undefined, args: string[]): Promise<RedisReply> {
     return this.client.sendCommand(args)
   }
 
-  async masters(): Promise<Server[]> {
+  async masters(): Promise<RedisServer[]> {
     return [{ address: '', send: (...args) => this.client.sendCommand(args) }]
   }
 
@@ -141,16 +121,16 @@ class SingleAdapter extends NodeRedisAdapter<NodeRedis> {
     return ''
   }
 
-  listen(_address: string, on: EarEvents): Ear {
-    return new NodeRedisEar(Promise.resolve(this.client), on)
+  listen(_address: string, on: SubscriberEvents): RedisSubscriber {
+    return new NodeRedisSubscriber(Promise.resolve(this.client), on)
   }
 
-  dedicate(): Dedicated {
+  dedicate(): DedicatedConnection {
     return new NodeRedisDedicated(Promise.resolve(this.client))
   }
 }
 
-class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
+class NodeRedisClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
   readonly cluster = true
   readonly #slots: SlotMasters
 
@@ -161,10 +141,10 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
     this.on(client, 'node-ready', ({ host, port }: { host?: string; port?: number } = {}) => {
       this.compareMasters()
       const address = `${host}:${port}`
-      const named = (nodes: ClusterNode[] = []): boolean => nodes.some((node) => node.address === address)
-      if (named(client.masters)) this.doubtServer(address, this.#slots.servedBy(address))
+      const named = (nodes: NodeRedisClusterNode[] = []): boolean => nodes.some((node) => node.address === address)
+      if (named(client.masters)) this.reportPossibleLossAt(address, this.#slots.servedBy(address))
       // With a `nodeAddressMap` the client connects to other addresses than the cluster names.
-      else if (!named(client.replicas)) this.doubtServer(address, () => true)
+      else if (!named(client.replicas)) this.reportPossibleLossAt(address, () => true)
     })
     this.on(client, 'node-disconnect', () => this.compareMasters())
     this.on(client, 'node-error', (error: unknown) => {
@@ -172,16 +152,16 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
     })
   }
 
-  protected send(key: string | undefined, args: string[]): Promise<Reply> {
+  protected send(key: string | undefined, args: string[]): Promise<RedisReply> {
     return this.client.sendCommand(key, false, args)
   }
 
   compareMasters(): void {
     const changed = this.#slots.changed()
-    if (changed.size > 0) this.doubt((slot) => changed.has(slot))
+    if (changed.size > 0) this.notifyPossibleLoss((slot) => changed.has(slot))
   }
 
-  async masters(): Promise<Server[]> {
+  async masters(): Promise<RedisServer[]> {
     return this.client.masters.map((node) => ({
       address: node.address,
       send: async (...args) => ((await this.client.nodeClient(node as never)) as NodeRedis).sendCommand(args),
@@ -192,11 +172,11 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
     return this.client.slots[slot]?.master.address
   }
 
-  listen(address: string, on: EarEvents): Ear {
-    return new NodeRedisEar(this.#client(address), on)
+  listen(address: string, on: SubscriberEvents): RedisSubscriber {
+    return new NodeRedisSubscriber(this.#client(address), on)
   }
 
-  dedicate(address: string): Dedicated {
+  dedicate(address: string): DedicatedConnection {
     return new NodeRedisDedicated(this.#client(address))
   }
 
@@ -207,24 +187,24 @@ class ClusterAdapter extends NodeRedisAdapter<NodeRedisCluster> {
   }
 }
 
-class SentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
+class NodeRedisSentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
   readonly cluster = false
 
   /** It says nothing of a master that it lost and found again, unless made with `passthroughClientErrorEvents`. */
   constructor(client: NodeRedisSentinel) {
     super(client)
     this.on(client, 'topology-change', (change: { type?: string }) => {
-      if (change.type === 'MASTER_CHANGE') this.doubt()
+      if (change.type === 'MASTER_CHANGE') this.notifyPossibleLoss()
     })
-    this.on(client, 'error', () => this.shock())
-    this.doubtWhenReadyAgain(client, this.ready())
+    this.on(client, 'error', () => this.notifyConnectionLost())
+    this.reportLossWhenReadyAgain(client, this.ready())
   }
 
-  protected send(_key: string | undefined, args: string[]): Promise<Reply> {
+  protected send(_key: string | undefined, args: string[]): Promise<RedisReply> {
     return this.client.sendCommand(false, args)
   }
 
-  async masters(): Promise<Server[]> {
+  async masters(): Promise<RedisServer[]> {
     return [{ address: '', send: (...args) => this.client.sendCommand(false, args) }]
   }
 
@@ -235,7 +215,7 @@ class SentinelAdapter extends NodeRedisAdapter<NodeRedisSentinel> {
   }
 
   /** The sentinel client opens a connection to the current master for this by itself, and one anew after a failover. */
-  listen(_address: string, on: EarEvents): Ear {
-    return new SentinelEar(this.client, on)
+  listen(_address: string, on: SubscriberEvents): RedisSubscriber {
+    return new NodeRedisSentinelSubscriber(this.client, on)
   }
 }

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { Adapter, Reply } from './adapter.js'
+import type { Adapter, RedisReply } from './adapter.js'
 
 export interface Script {
   readonly source: string
@@ -27,7 +27,7 @@ export function runScript<T>(
   { sha, source }: Script,
   keys: string[],
   args: string[],
-  on: { reply: (reply: Reply) => T | Promise<T>; failure: (error: unknown) => T | Promise<T> },
+  on: { reply: (reply: RedisReply) => T | Promise<T>; failure: (error: unknown) => T | Promise<T> },
 ): Promise<T> {
   const withText = (): T | Promise<T> => {
     try {

@@ -1,34 +1,132 @@
-import type { World } from '../../kit/world.js'
-import type { Holding } from './book.js'
-import { idOfRow, type LockId } from './ids.js'
-import type { IdleLimit, SessionParts } from './idle-limit.js'
-import type { How, SessionStatements } from './statements.js'
-import type { Row, Statement } from './submission.js'
-import { codeOf, explain, pooled, SessionLost } from './trouble.js'
-import type { Done, Wire } from './wire.js'
+/**
+ * The statements of one session that lock, wait and unlock, and the idle limit that has to cover a lock before it is granted.
+ *
+ * @module
+ */
+import { errorCode } from '../../clients/postgres/errors.js'
+import type { TextRow } from '../../clients/postgres/types.js'
+import type { World } from '../../util/world.js'
+import type { AdvisoryConnection, StatementCallback } from './connection.js'
+import { poolerError, SessionLost, toLeaseholdError } from './errors.js'
+import { idOfRow, type LockId } from './keys.js'
+import type { LockMode, NamedStatement, SessionStatements, TryMode } from './statements.js'
 
-/** Without a token it was busy. `sentAt`: what is granted counts from there at least. */
-export interface Outcome {
+/**
+ * LONGEST_IDLE_MS: the largest value of `idle_session_timeout`, in ms. A longer ttl could not be told to the server, which
+ * would never end the session of a frozen process.
+ */
+export const LONGEST_IDLE_MS: number = 2 ** 31 - 1
+
+/**
+ * TRUSTED_PART: the part of the idle limit for which a silent connection is trusted. The server frees what a silent session
+ * holds when the limit ends; the holder has to give up before that.
+ */
+const TRUSTED_PART = 0.98
+
+/**
+ * A session ends as a whole after as much silence as the longest ttl on it allows, so a lock of 2 s beside one of a minute
+ * would outlive a frozen process for a minute. Only locks of one class share a session: none of them has twice the ttl of
+ * another, and each is freed within twice its own.
+ */
+export function ttlClassOf(ttlMs: number): number {
+  return Math.floor(Math.log2(Math.max(ttlMs, 1)))
+}
+
+/** Every ttl of the class of this one is shorter. */
+function classLimit(ttlMs: number): number {
+  return 2 ** (ttlClassOf(ttlMs) + 1)
+}
+
+/** A lock that is held on a session: what the session has to know of it. */
+export interface HeldOnSession {
+  readonly id: LockId
+  readonly deadline: number
+}
+
+/** What Locking and IdleLimit need of the session they work for. */
+export interface SessionHost {
+  world: World
+  connection: AdvisoryConnection
+  statements: SessionStatements
+  pid: number
+  holdings: ReadonlySet<HeldOnSession>
+  /** Nothing on this session can be trusted any more. Returns the error for those who asked. */
+  fail: (cause: unknown) => Error
+}
+
+/** How long the server bears our silence before it ends the session: the largest ttl of what is held on it. */
+export class IdleLimit {
+  readonly #host: SessionHost
+  #ms = 0
+
+  constructor(host: SessionHost) {
+    this.#host = host
+  }
+
+  /** As the server was told. 0: for ever. */
+  get ms(): number {
+    return this.#ms
+  }
+
+  /** Until then the server has not ended the session for our silence. */
+  get trustedUntil(): number {
+    return this.#host.connection.provenAt + this.#ms * TRUSTED_PART
+  }
+
+  /** Neither too short for such a lock, nor left over from longer ones that the session held before. */
+  covers(ttlMs: number): boolean {
+    return this.#ms >= ttlMs && this.#ms <= classLimit(ttlMs)
+  }
+
+  /** The server must know before it grants: if we freeze with the grant on its way, nobody else could tell it. */
+  async cover(ttlMs: number): Promise<void> {
+    if (!this.covers(ttlMs)) await this.#set(Math.max(Math.ceil(ttlMs), this.#longestLeft()))
+  }
+
+  /** Proves that the session lives, and sets the limit to the largest ttl of what is held. Resolves with when it was sent. */
+  async refresh(): Promise<number> {
+    const sentAt = this.#host.world.now()
+    await this.#set(this.#longestLeft())
+    return sentAt
+  }
+
+  async #set(ms: number): Promise<void> {
+    const { connection, statements, pid, fail } = this.#host
+    const [row] = await connection.run(statements.ping, [String(ms)])
+    if (Number(row?.[1]) !== pid) throw fail(poolerError())
+    this.#ms = ms
+  }
+
+  #longestLeft(): number {
+    const now = this.#host.world.now()
+    let longest = 0
+    for (const { deadline } of this.#host.holdings) longest = Math.max(longest, deadline - now, 1)
+    return Math.min(Math.ceil(longest), LONGEST_IDLE_MS)
+  }
+}
+
+/** Without a token the lock was busy. `sentAt`: what is granted counts from there at least. */
+export interface TryResult {
   token: bigint | undefined
   sentAt: number
 }
 
-export interface Granted extends Outcome {
+export interface WaitResult extends TryResult {
   token: bigint
 }
 
-/** One lock to try. `settle` is called before anything else is sent here: the books are right when the next one goes. */
-export interface Attempt {
+/** One lock to try. `settle` is called before the session sends anything else, so that the next statement sees its effect. */
+export interface LockAttempt {
   id: LockId
-  how: How
+  mode: TryMode
   ttlMs: number
-  settle(outcome: Outcome | { error: unknown }): void
+  settle(outcome: TryResult | { error: unknown }): void
 }
 
-export interface Unlocking {
+export interface UnlockRequest {
   id: LockId
-  how: 1 | 2 | 3 | 4
-  /** Whether it was held, or why nobody knows. */
+  mode: LockMode
+  /** Whether it was held, or the error because of which nobody knows. */
   settle(outcome: boolean | { error: unknown }): void
 }
 
@@ -37,111 +135,111 @@ const HARMLESS: ReadonlySet<string | undefined> = new Set(['53200', '57014', '55
 
 /** Tries, waits for and unlocks on one session, one statement after the other. */
 export class Locking {
+  readonly #host: SessionHost
   readonly #world: World
-  readonly #wire: Wire
+  readonly #connection: AdvisoryConnection
   readonly #statements: SessionStatements
-  readonly #idle: IdleLimit
-  readonly #holdings: ReadonlySet<Holding>
-  readonly #die: (cause: unknown) => Error
+  readonly #idleLimit: IdleLimit
 
-  constructor({ world, wire, statements, holdings, die }: SessionParts, idle: IdleLimit) {
-    this.#world = world
-    this.#wire = wire
-    this.#statements = statements
-    this.#idle = idle
-    this.#holdings = holdings
-    this.#die = die
+  constructor(host: SessionHost, idleLimit: IdleLimit) {
+    this.#host = host
+    this.#world = host.world
+    this.#connection = host.connection
+    this.#statements = host.statements
+    this.#idleLimit = idleLimit
   }
 
-  unlock(unlocks: readonly Unlocking[], next: () => void): void {
+  unlock(unlocks: readonly UnlockRequest[], next: () => void): void {
     const { unlockOne, unlockMany } = this.#statements
     const [only] = unlocks
     const alone = unlocks.length === 1 && only
-    const done: Done = (error, rows) => {
-      if (error) failAll(unlocks, explain(error))
+    const done: StatementCallback = (error, rows) => {
+      if (error) failAll(unlocks, toLeaseholdError(error))
       else if (alone) alone.settle(rows[0]?.[0] === 't')
       else for (const [n, held] of rows) unlocks[Number(n) - 1]?.settle(held === 't')
       next()
     }
-    if (alone) this.#wire.send(unlockOne[alone.how - 1] as Statement, [alone.id.bits], done)
-    else this.#wire.send(unlockMany, arrays(unlocks), done)
+    if (alone) this.#connection.send(unlockOne[alone.mode - 1] as NamedStatement, [alone.id.bits], done)
+    else this.#connection.send(unlockMany, arrays(unlocks), done)
   }
 
-  /** `together`: all or none. */
-  try(attempts: readonly Attempt[], together: boolean, next: () => void): void {
+  /** `atomic`: all or none. */
+  try(attempts: readonly LockAttempt[], atomic: boolean, next: () => void): void {
     let ttlMs = 0
     for (const attempt of attempts) ttlMs = Math.max(ttlMs, attempt.ttlMs)
-    if (this.#idle.covers(ttlMs)) return this.#tryNow(attempts, together, next)
-    this.#idle.cover(ttlMs).then(
-      () => this.#tryNow(attempts, together, next),
-      (error: unknown) => void this.#undo(attempts, together, error).finally(next),
+    if (this.#idleLimit.covers(ttlMs)) return this.#tryCovered(attempts, atomic, next)
+    this.#idleLimit.cover(ttlMs).then(
+      () => this.#tryCovered(attempts, atomic, next),
+      (error: unknown) => void this.#undo(attempts, atomic, error).finally(next),
     )
   }
 
   /** Stays in the server's queue for as long as one statement may. Undefined: cancelled, or waited in vain. */
-  async wait(id: LockId, how: 1 | 2 | 3 | 4, waitMs: number, ended: () => void): Promise<Granted | undefined> {
+  async wait(id: LockId, mode: LockMode, waitMs: number, ended: () => void): Promise<WaitResult | undefined> {
     const sentAt = this.#world.now()
     try {
-      const rows = await this.#wire
-        .run(this.#statements.wait[how - 1] as Statement, [id.bits], waitMs)
+      const rows = await this.#connection
+        .run(this.#statements.wait[mode - 1] as NamedStatement, [id.bits], waitMs)
         .finally(() => ended())
-      if (!isOurs(rows)) throw this.#die(pooled())
+      if (!isOurBackend(rows)) throw this.#host.fail(poolerError())
       return { token: tokenOf(rows[0]?.[0]) as bigint, sentAt }
     } catch (error) {
-      // A timeout or a cancellation may come at the moment of the grant: the statement fails, but the session has it.
+      // A timeout or a cancellation may come at the moment of the grant: the statement fails, but the session has the lock.
       if (await this.#isHeld(id)) return { token: await this.#drawToken(), sentAt }
-      if (codeOf(error) === '55P03' || codeOf(error) === '57014') return undefined
-      throw explain(error)
+      if (errorCode(error) === '55P03' || errorCode(error) === '57014') return undefined
+      throw toLeaseholdError(error)
     }
   }
 
-  #tryNow(attempts: readonly Attempt[], together: boolean, next: () => void): void {
+  #tryCovered(attempts: readonly LockAttempt[], atomic: boolean, next: () => void): void {
     const { tryOne, tryMany } = this.#statements
     const [only] = attempts
-    const alone = attempts.length === 1 && only && only.how < 5 && only
+    const alone = attempts.length === 1 && only && only.mode < 5 && only
     const sentAt = this.#world.now()
-    const done: Done = (error, rows) => {
-      if (error || !isOurs(rows)) return void this.#undo(attempts, together, error ?? this.#die(pooled())).finally(next)
+    const done: StatementCallback = (error, rows) => {
+      if (error || !isOurBackend(rows)) {
+        return void this.#undo(attempts, atomic, error ?? this.#host.fail(poolerError())).finally(next)
+      }
       if (alone) alone.settle({ token: tokenOf(rows[0]?.[0]), sentAt })
       else for (const [n, token] of rows) attempts[Number(n) - 1]?.settle({ token: tokenOf(token), sentAt })
       next()
     }
-    if (alone) this.#wire.send(tryOne[alone.how - 1] as Statement, [alone.id.bits], done)
-    else this.#wire.send(tryMany, [...arrays(attempts), together ? 't' : 'f'], done)
+    if (alone) this.#connection.send(tryOne[alone.mode - 1] as NamedStatement, [alone.id.bits], done)
+    else this.#connection.send(tryMany, [...arrays(attempts), atomic ? 't' : 'f'], done)
   }
 
   /** A statement that fails keeps what it had already locked. One item must not fail the others either. */
-  async #undo(attempts: readonly Attempt[], together: boolean, error: unknown): Promise<void> {
+  async #undo(attempts: readonly LockAttempt[], atomic: boolean, error: unknown): Promise<void> {
     if (error instanceof SessionLost) return failAll(attempts, error)
     try {
-      await this.#unlockAgain(attempts)
+      await this.#unlockAttempted(attempts)
     } catch {
-      return failAll(attempts, this.#die(error))
+      return failAll(attempts, this.#host.fail(error))
     }
-    if (attempts.length === 1 || together) failAll(attempts, explain(error))
+    if (attempts.length === 1 || atomic) failAll(attempts, toLeaseholdError(error))
     else for (const each of attempts) await new Promise<void>((resolve) => this.try([each], false, resolve))
-    // What else it may be (a sequence that was dropped), a new session finds out or mends.
-    if (!HARMLESS.has(codeOf(error)) && this.#holdings.size === 0) this.#die(error)
+    // Another cause may be a sequence that was dropped: setting up a new session finds it or creates it again.
+    if (!HARMLESS.has(errorCode(error)) && this.#host.holdings.size === 0) this.#host.fail(error)
   }
 
-  /** Whatever of this may have been locked. Without a look at pg_locks: a server out of memory could not show it. */
-  async #unlockAgain(attempts: readonly Attempt[]): Promise<void> {
-    const known = new Set([...this.#holdings].map((holding) => holding.id.text))
-    const unknown = attempts.filter(({ id, how }) => how < 5 && !known.has(id.text))
-    if (unknown.length > 0) await this.#wire.run(this.#statements.unlockMany, arrays(unknown))
+  /** Unlocks what the failed statement may have locked, without reading pg_locks: a server out of memory could not show it. */
+  async #unlockAttempted(attempts: readonly LockAttempt[]): Promise<void> {
+    const held = new Set([...this.#host.holdings].map((holding) => holding.id.text))
+    const uncertain = attempts.filter(({ id, mode }) => mode < 5 && !held.has(id.text))
+    if (uncertain.length > 0) await this.#connection.run(this.#statements.unlockMany, arrays(uncertain))
   }
 
   async #isHeld(id: LockId): Promise<boolean> {
     try {
-      const rows = await this.#wire.run(this.#statements.held)
-      return rows.some(([how, bits]) => idOfRow(bits, Number(how) > 2).text === id.text)
+      const rows = await this.#connection.run(this.#statements.held)
+      return rows.some(([mode, bits]) => idOfRow(bits, Number(mode) > 2).text === id.text)
     } catch (error) {
-      throw this.#die(error)
+      throw this.#host.fail(error)
     }
   }
 
   async #drawToken(): Promise<bigint> {
-    return BigInt((await this.#wire.run(this.#statements.token))[0]?.[0] as string)
+    return BigInt((await this.#connection.run(this.#statements.token))[0]?.[0] as string)
   }
 }
 
@@ -149,12 +247,12 @@ export function failAll(items: readonly { settle(outcome: { error: unknown }): v
   for (const item of items) item.settle({ error })
 }
 
-function arrays(items: readonly { id: LockId; how: How }[]): [string, string] {
-  return [`{${items.map((item) => item.how).join()}}`, `{${items.map((item) => item.id.bits).join()}}`]
+function arrays(items: readonly { id: LockId; mode: TryMode }[]): [string, string] {
+  return [`{${items.map((item) => item.mode).join()}}`, `{${items.map((item) => item.id.bits).join()}}`]
 }
 
 /** Whether it was our backend that answered. */
-function isOurs(rows: readonly Row[]): boolean {
+function isOurBackend(rows: readonly TextRow[]): boolean {
   const row = rows[0]
   return row?.[row.length - 1] !== '-1'
 }

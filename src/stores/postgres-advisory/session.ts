@@ -1,188 +1,196 @@
-import type { Holding } from './book.js'
-import { end, type PgClient } from './client.js'
-import type { LockId } from './ids.js'
-import { IdleLimit, type SessionParts } from './idle-limit.js'
-import { type Attempt, failAll, type Granted, Locking, type Unlocking } from './locking.js'
-import { prepare, type Prepared, type SetupOptions } from './setup.js'
-import { howTo } from './statements.js'
-import type { Row } from './submission.js'
-import { explain, SessionLost } from './trouble.js'
-import { Wire } from './wire.js'
+import type { PgClient, TextRow } from '../../clients/postgres/types.js'
+import { AdvisoryConnection, endClient } from './connection.js'
+import { SessionLost, toLeaseholdError } from './errors.js'
+import type { LockId } from './keys.js'
+import {
+  failAll,
+  type HeldOnSession,
+  IdleLimit,
+  type LockAttempt,
+  Locking,
+  type SessionHost,
+  type UnlockRequest,
+  type WaitResult,
+} from './locking.js'
+import { type Backend, type SetupOptions, setUpSession } from './setup.js'
+import { lockMode } from './statements.js'
 
 /** What happens around a statement that may take long. */
 export interface WaitHooks {
   /** Asked at the last moment. From then on it takes a cancellation to end the wait. */
   begins(): boolean
-  /** Answered. What this promises has to happen before the next statement: a late cancellation would hit that one. */
+  /** Answered. The promise has to settle before the next statement: a late cancellation would hit that one. */
   ended(): Promise<void>
 }
 
-interface Question<T> {
-  resolve(answer: T): void
+interface PendingPing {
+  resolve(sentAt: number): void
   reject(error: unknown): void
 }
 
-interface Errand extends Question<Row[]> {
+interface PendingQuery {
   text: string
   values: readonly (string | null)[]
+  resolve(rows: TextRow[]): void
+  reject(error: unknown): void
 }
 
-export interface SessionOptions extends SetupOptions {
+export interface AdvisorySessionOptions extends SetupOptions {
   /** A statement that takes longer is not going to be answered, unless it waits for a lock. */
   timeoutMs: number
-  onLost(session: Session, error: SessionLost): void
-  /** Holds nothing and has had nothing to do for a while. */
-  onIdle(session: Session): void
+  onLost(session: AdvisorySession, error: SessionLost): void
+  /** The session holds nothing and has had nothing to do for a while. */
+  onIdle(session: AdvisorySession): void
   onMessage(channel: string, payload: string): void
 }
 
-/** Items of one statement at most. */
-const MOST = 500
+/** MAX_ITEMS: locks of one statement at most. A longer one would delay the pings and releases behind it. */
+const MAX_ITEMS = 500
 
-/** Setting up a session may take this long at least: behind a pooler it has to be tried whether there are sessions. */
-const SETUP_MS = 2_000
+/** MIN_SETUP_MS: how long setting up a session may take at least: behind a pooler it includes trying whether that keeps sessions. */
+const MIN_SETUP_MS = 2_000
 
-/** A session without locks is kept this long for the next wait. */
+/** IDLE_MS: how long a session without locks is kept for the next wait. Opening one takes longer than an acquisition. */
 const IDLE_MS = 30_000
 
 /**
- * One connection of our own, with one statement at a time. What is asked meanwhile travels together in the next
- * statement, which is what makes many locks on one connection fast.
+ * One connection of the store's own, with one statement at a time. Requests that arrive meanwhile travel together in the
+ * next statement, which is what makes many locks on one connection fast.
  */
-export class Session {
+export class AdvisorySession {
   readonly pid: number
   readonly startedAt: string
-  readonly holdings: Set<Holding> = new Set()
+  readonly holdings: Set<HeldOnSession> = new Set()
   /** Blocked in the queue of a lock, or set apart for that. Such a session holds nothing: it could not be pinged. */
   waiting = false
-  /** Which ttls may be held here. Undefined: nothing is held or asked for, so any. See `classOf`. */
+  /** Which ttls may be held here. Undefined: nothing is held or asked for, so any. See `ttlClassOf`. */
   ttlClass: number | undefined = undefined
-  /** How many expect messages to arrive here: it must not begin to wait. */
-  awaited = 0
+  /** How many callers expect messages to arrive here: a session that waits for a lock would not deliver them. */
+  expectedReplies = 0
   lost: SessionLost | undefined = undefined
 
-  readonly #options: SessionOptions
-  readonly #wire: Wire
-  readonly #idle: IdleLimit
+  readonly #options: AdvisorySessionOptions
+  readonly #connection: AdvisoryConnection
+  readonly #idleLimit: IdleLimit
   readonly #locking: Locking
-  readonly #unlocks: Unlocking[] = []
-  readonly #tries: Attempt[] = []
-  readonly #groups: Attempt[][] = []
-  readonly #pings: Question<number>[] = []
-  readonly #errands: Errand[] = []
+  readonly #unlocks: UnlockRequest[] = []
+  readonly #tries: LockAttempt[] = []
+  readonly #groups: LockAttempt[][] = []
+  readonly #pings: PendingPing[] = []
+  readonly #queries: PendingQuery[] = []
   #draining = false
-  #errandNext = false
-  #resting = false
+  #queryNext = false
+  #idleCheckScheduled = false
 
-  static async open(options: SessionOptions): Promise<Session> {
+  static async open(options: AdvisorySessionOptions): Promise<AdvisorySession> {
     const client = options.open()
-    // Until there is a session to tell: without a listener an error would end the process.
+    // Until the session exists and listens, an error without a listener would end the process.
     client.on('error', () => {})
     let cancel: (() => void) | undefined
     try {
       await client.connect()
-      // If the network fell silent just now, everybody who needs a session would wait for this one for ever.
-      cancel = options.world.after(Math.max(options.timeoutMs, SETUP_MS), () => {
+      // If the network fell silent just now, every caller that needs a session would wait for this one for ever.
+      cancel = options.world.after(Math.max(options.timeoutMs, MIN_SETUP_MS), () => {
         client.connection?.stream.destroy(new Error('the server does not answer'))
       })
-      return new Session(client, await prepare(client, options), options)
+      return new AdvisorySession(client, await setUpSession(client, options), options)
     } catch (error) {
-      void end(client, options.world)
-      throw explain(error)
+      void endClient(client, options.world)
+      throw toLeaseholdError(error)
     } finally {
       cancel?.()
     }
   }
 
-  private constructor(client: PgClient, { pid, startedAt }: Prepared, options: SessionOptions) {
+  private constructor(client: PgClient, { pid, startedAt }: Backend, options: AdvisorySessionOptions) {
     this.pid = pid
     this.startedAt = startedAt
     this.#options = options
     const { world, timeoutMs } = options
-    const wire = new Wire(client, {
+    const connection = new AdvisoryConnection(client, {
       world,
       timeoutMs,
-      patientUntil: () => (this.holdings.size > 0 ? this.#idle.trustedUntil : 0),
-      onBroken: (cause) => this.die(cause),
+      patientUntil: () => (this.holdings.size > 0 ? this.#idleLimit.trustedUntil : 0),
+      onBroken: (cause) => this.fail(cause),
     })
-    const statements = options.statements.for(pid)
-    const die = (cause: unknown): SessionLost => this.die(cause)
-    const parts: SessionParts = { world, wire, statements, pid, holdings: this.holdings, die }
-    this.#wire = wire
-    this.#idle = new IdleLimit(parts)
-    this.#locking = new Locking(parts, this.#idle)
+    const statements = options.statements.forSession(pid)
+    const fail = (cause: unknown): SessionLost => this.fail(cause)
+    const host: SessionHost = { world, connection, statements, pid, holdings: this.holdings, fail }
+    this.#connection = connection
+    this.#idleLimit = new IdleLimit(host)
+    this.#locking = new Locking(host, this.#idleLimit)
     client.on('notification', ({ channel, payload }) => options.onMessage(channel, payload ?? ''))
   }
 
   /** Nothing is asked of it and nothing is held. */
   get free(): boolean {
-    return !this.lost && !this.waiting && !this.#draining && this.awaited === 0 && this.holdings.size === 0
+    return !this.lost && !this.waiting && !this.#draining && this.expectedReplies === 0 && this.holdings.size === 0
   }
 
-  /** Sets it apart for locks of this class. False: it is for others. */
+  /** Sets it apart for locks of this class. False: it is for those of another class. */
   reserve(ttlClass: number): boolean {
     this.ttlClass ??= ttlClass
     return this.ttlClass === ttlClass
   }
 
-  /** It should have answered by now. */
+  /** The server should have answered by now. */
   get stalled(): boolean {
-    return this.#wire.stalled
+    return this.#connection.stalled
   }
 
-  try(attempt: Attempt): void {
+  try(attempt: LockAttempt): void {
     if (this.lost) return attempt.settle({ error: this.lost })
     this.#tries.push(attempt)
     this.#start()
   }
 
   /** All or none, in a statement of their own. */
-  tryTogether(attempts: Attempt[]): void {
+  tryAtomically(attempts: LockAttempt[]): void {
     if (this.lost) return failAll(attempts, this.lost)
     this.#groups.push(attempts)
     this.#start()
   }
 
-  unlock(id: LockId, shared: boolean, settle: Unlocking['settle']): void {
+  unlock(id: LockId, shared: boolean, settle: UnlockRequest['settle']): void {
     if (this.lost) return settle({ error: this.lost })
-    this.#unlocks.push({ id, how: howTo(id, shared), settle })
+    this.#unlocks.push({ id, mode: lockMode(id, shared), settle })
     this.#start()
   }
 
-  /** Proves that the session lives, and tells the server the largest ttl of what is held on it. When it was sent. */
+  /** Proves that the session lives, and tells the server the largest ttl of what is held. Resolves with when it was sent. */
   ping(): Promise<number> {
-    return this.#enqueue((question) => this.#pings.push(question))
+    return this.#enqueue((settle) => this.#pings.push(settle))
   }
 
   /** Any other statement. */
-  ask(text: string, values: readonly (string | null)[] = []): Promise<Row[]> {
-    return this.#enqueue((question) => this.#errands.push({ ...question, text, values }))
+  query(text: string, values: readonly (string | null)[] = []): Promise<TextRow[]> {
+    return this.#enqueue((settle) => this.#queries.push({ ...settle, text, values }))
   }
 
   /** Stays in the server's queue. Undefined: cancelled, or waited for as long as one statement may. */
-  async wait(id: LockId, shared: boolean, ttlMs: number, hooks: WaitHooks): Promise<Granted | undefined> {
-    await this.#idle.cover(ttlMs)
+  async wait(id: LockId, shared: boolean, ttlMs: number, hooks: WaitHooks): Promise<WaitResult | undefined> {
+    await this.#idleLimit.cover(ttlMs)
     if (!hooks.begins()) return undefined
-    return this.#locking.wait(id, howTo(id, shared), this.#options.queueMs, () => void hooks.ended())
+    return this.#locking.wait(id, lockMode(id, shared), this.#options.queueMs, () => void hooks.ended())
   }
 
   /** Its wait is over, and it holds nothing. */
-  standDown(): void {
+  endWait(): void {
     this.waiting = false
     this.ttlClass = undefined
-    this.#rest()
+    this.#scheduleIdleCheck()
   }
 
   /** From here on nothing on it can be trusted, and everything that was asked of it fails. */
-  die(cause: unknown): SessionLost {
+  fail(cause: unknown): SessionLost {
     if (this.lost) return this.lost
     const lost = cause instanceof SessionLost ? cause : new SessionLost(cause)
     this.lost = lost
-    void this.#wire.cut(lost)
-    // First of all those who hold something on it.
+    void this.#connection.close(lost)
+    // Holders are told first: they are the ones who act under a lock that has ended.
     this.#options.onLost(this, lost)
-    this.#wire.failInFlight(lost)
-    for (const question of [...this.#pings, ...this.#errands]) question.reject(lost)
+    this.#connection.failInFlight(lost)
+    for (const pending of [...this.#pings, ...this.#queries]) pending.reject(lost)
     failAll([...this.#unlocks, ...this.#tries, ...this.#groups.flat()], lost)
     return lost
   }
@@ -191,10 +199,10 @@ export class Session {
   async close(): Promise<void> {
     if (this.lost) return
     this.lost = new SessionLost(new Error('the store was closed'))
-    await this.#wire.cut(this.lost)
+    await this.#connection.close(this.lost)
   }
 
-  #enqueue<T>(add: (question: Question<T>) => void): Promise<T> {
+  #enqueue<T>(add: (settle: { resolve(value: T): void; reject(error: unknown): void }) => void): Promise<T> {
     return new Promise((resolve, reject) => {
       if (this.lost) return reject(this.lost)
       add({ resolve, reject })
@@ -205,57 +213,57 @@ export class Session {
   #start(): void {
     if (this.#draining || this.lost) return
     this.#draining = true
-    // Whatever else is asked in this turn gets aboard.
+    // Sent after this tick's microtasks, so that requests made in the same turn join the statement.
     queueMicrotask(this.#next)
   }
 
-  /** The next statement, as soon as the one before is answered. */
+  /** Sends the next statement, as soon as the one before is answered. */
   readonly #next = (): void => {
     if (this.lost) return
     if (this.#pings.length > 0) return void this.#pingOnce(this.#pings.splice(0)).finally(this.#next)
-    if (this.#errands.length > 0 && this.#errandNext) return void this.#runErrand().finally(this.#next)
-    this.#errandNext = true
-    if (this.#unlocks.length > 0) return this.#locking.unlock(this.#unlocks.splice(0, MOST), this.#next)
-    if (this.#tries.length > 0) return this.#locking.try(this.#tries.splice(0, MOST), false, this.#next)
-    if (this.#groups.length > 0) return this.#locking.try(this.#groups.shift() as Attempt[], true, this.#next)
-    if (this.#errands.length > 0) return void this.#runErrand().finally(this.#next)
+    if (this.#queries.length > 0 && this.#queryNext) return void this.#runQuery().finally(this.#next)
+    this.#queryNext = true
+    if (this.#unlocks.length > 0) return this.#locking.unlock(this.#unlocks.splice(0, MAX_ITEMS), this.#next)
+    if (this.#tries.length > 0) return this.#locking.try(this.#tries.splice(0, MAX_ITEMS), false, this.#next)
+    if (this.#groups.length > 0) return this.#locking.try(this.#groups.shift() as LockAttempt[], true, this.#next)
+    if (this.#queries.length > 0) return void this.#runQuery().finally(this.#next)
     this.#draining = false
     if (this.holdings.size === 0 && !this.waiting) this.ttlClass = undefined
-    this.#rest()
+    this.#scheduleIdleCheck()
   }
 
-  async #pingOnce(pings: Question<number>[]): Promise<void> {
+  async #pingOnce(pings: PendingPing[]): Promise<void> {
     try {
-      const sentAt = await this.#idle.refresh()
+      const sentAt = await this.#idleLimit.refresh()
       for (const ping of pings) ping.resolve(sentAt)
     } catch (error) {
-      for (const ping of pings) ping.reject(explain(error))
+      for (const ping of pings) ping.reject(toLeaseholdError(error))
     }
   }
 
-  async #runErrand(): Promise<void> {
-    this.#errandNext = false
-    const { text, values, resolve, reject } = this.#errands.shift() as Errand
+  async #runQuery(): Promise<void> {
+    this.#queryNext = false
+    const { text, values, resolve, reject } = this.#queries.shift() as PendingQuery
     try {
-      resolve(await this.#wire.run({ name: '', text }, values))
+      resolve(await this.#connection.run({ name: '', text }, values))
     } catch (error) {
       reject(error)
     }
   }
 
-  /** A session without locks needs no ttl: nobody pings it, and the server would end it. */
-  #rest(): void {
-    if (this.#resting || this.holdings.size > 0 || this.lost) return
-    this.#resting = true
+  /** Lifts the idle limit of a session without locks, which nobody pings: otherwise the server would end it. */
+  #scheduleIdleCheck(): void {
+    if (this.#idleCheckScheduled || this.holdings.size > 0 || this.lost) return
+    this.#idleCheckScheduled = true
     const { world } = this.#options
-    const look = (): void => {
-      this.#resting = false
+    const check = (): void => {
+      this.#idleCheckScheduled = false
       if (!this.free) return
-      const idleFor = world.now() - this.#wire.usedAt
-      if (this.#idle.ms > 0 && idleFor >= this.#idle.ms / 4) this.ping().catch(() => {})
-      else if (this.#idle.ms === 0 && idleFor >= IDLE_MS) this.#options.onIdle(this)
-      else this.#rest()
+      const idleFor = world.now() - this.#connection.usedAt
+      if (this.#idleLimit.ms > 0 && idleFor >= this.#idleLimit.ms / 4) this.ping().catch(() => {})
+      else if (this.#idleLimit.ms === 0 && idleFor >= IDLE_MS) this.#options.onIdle(this)
+      else this.#scheduleIdleCheck()
     }
-    world.after(this.#idle.ms > 0 ? this.#idle.ms / 3 : IDLE_MS, look)
+    world.after(this.#idleLimit.ms > 0 ? this.#idleLimit.ms / 3 : IDLE_MS, check)
   }
 }

@@ -1,9 +1,10 @@
+import { errorCode } from '../../clients/postgres/errors.js'
 import { InvalidOptionError, LockTimeoutError } from '../../errors.js'
-import { type Duration, milliseconds } from '../../kit/duration.js'
-import { realWorld } from '../../kit/world.js'
+import { type Duration, milliseconds } from '../../util/duration.js'
 import { knownOptions } from '../../util/options.js'
-import { idOfName, idOfNumbers, type LockId, showId } from './ids.js'
-import { codeOf, explain } from './trouble.js'
+import { realWorld } from '../../util/world.js'
+import { toLeaseholdError } from './errors.js'
+import { formatId, idOfName, idOfNumbers, type LockId } from './keys.js'
 
 export interface TransactionLockOptions {
   /** Give up after this long, whatever `statement_timeout` says. 0: one attempt. `'forever'`: never. Default 10s. */
@@ -28,20 +29,20 @@ export interface PostgresJsTransactionClient {
 export type LockTarget = string | bigint | readonly [number, number]
 
 /**
- * What is asked of either client. Without parameters, which makes it one message: only then is the statement's time the
- * transaction's outside of one. Numbers are all that is put into the text.
+ * What is asked of either client. Statements have no parameters, which makes each one message: only then is the statement's
+ * time the transaction's outside of one, which `assertBegun` compares. Numbers are all that is put into the text.
  */
-interface Transaction {
+interface LockTransaction {
   ask(text: string): Promise<Record<string, string>[]>
-  /** What fails inside leaves the transaction usable, and holding what it held before. */
-  within<T>(work: (inner: Transaction) => Promise<T>): Promise<T>
+  /** A failure inside leaves the transaction usable, and holding what it held before. */
+  within<T>(work: (inner: LockTransaction) => Promise<T>): Promise<T>
 }
 
 /**
  * Locks names until this transaction ends, by commit or rollback: nothing to release, and no connection besides yours.
- * Excludes whoever holds the same names through `advisory()`. Rejects with `LockTimeoutError` if one stays busy; the
- * transaction then holds none of them and may go on. Several names are locked in one order for all, so that those who
- * use this function do not wait for each other in a circle.
+ * Excludes the holders of the same names through `advisory()`. Rejects with `LockTimeoutError` if one stays busy; the
+ * transaction then holds none of them and may go on. Several names are locked in one order by all callers, so that
+ * transactions that use this function do not deadlock.
  *
  * @example
  * ```ts
@@ -65,42 +66,52 @@ export async function lockInTransaction(
   if (!first) return
   const since = realWorld.now()
   try {
-    // Mostly nobody else is there: one round trip.
+    // The usual case, a lock that is free, takes one round trip and no savepoint.
     if (targets.length === 1 && (await attempt(transaction, targets, mode)).length === 0) return
-    if (targets.length === 1 && waitMs === 0) throw new Busy(first)
+    if (targets.length === 1 && waitMs === 0) throw new TargetBusyError(first)
     await transaction.within(async (inner) => {
       if (waitMs > 0) return lockEach(inner, targets, mode, since + waitMs)
       const busy = await attempt(inner, targets, mode)
-      if (busy[0]) throw new Busy(busy[0])
+      if (busy[0]) throw new TargetBusyError(busy[0])
     })
   } catch (error) {
-    if (error instanceof Busy) throw new LockTimeoutError(error.target.name, { waitedMs: realWorld.now() - since })
-    throw codeOf(error) === '53200' ? explain(error) : error
+    if (error instanceof TargetBusyError)
+      throw new LockTimeoutError(error.target.name, { waitedMs: realWorld.now() - since })
+    throw errorCode(error) === '53200' ? toLeaseholdError(error) : error
   }
 }
 
-interface Target {
+interface TransactionTarget {
   name: string
   id: LockId
 }
 
-class Busy extends Error {
-  constructor(readonly target: Target) {
+class TargetBusyError extends Error {
+  constructor(readonly target: TransactionTarget) {
     super()
   }
 }
 
 const BEGUN = '(now() <> statement_timestamp())::text AS begun'
 
-/** Those that are busy. The others are locked. */
-async function attempt(tx: Transaction, targets: readonly Target[], mode: string): Promise<Target[]> {
+/** Resolves with the targets that are busy. The others are locked. */
+async function attempt(
+  tx: LockTransaction,
+  targets: readonly TransactionTarget[],
+  mode: string,
+): Promise<TransactionTarget[]> {
   const tries = targets.map(({ id }, i) => `(${call('pg_try_advisory_xact_lock', id, mode)})::text AS got${i}`)
   const [row] = await tx.ask(`SELECT ${[BEGUN, ...tries].join(', ')}`)
   assertBegun(row)
   return targets.filter((_, i) => row?.[`got${i}`] !== 'true')
 }
 
-async function lockEach(tx: Transaction, targets: readonly Target[], mode: string, until: number): Promise<void> {
+async function lockEach(
+  tx: LockTransaction,
+  targets: readonly TransactionTarget[],
+  mode: string,
+  until: number,
+): Promise<void> {
   // A statement_timeout is armed when a statement begins, so it is lifted one statement before the wait. Otherwise the
   // wait would end after that, with an error that says nothing of a lock. A rollback to the savepoint restores both.
   const [before] = await tx.ask(
@@ -110,14 +121,14 @@ async function lockEach(tx: Transaction, targets: readonly Target[], mode: strin
   assertBegun(before)
   for (const target of targets) {
     const leftMs = until - realWorld.now()
-    if (leftMs <= 0) throw new Busy(target)
-    // 0 would be for ever.
+    if (leftMs <= 0) throw new TargetBusyError(target)
+    // A lock_timeout of 0 would wait for ever.
     const timeout = leftMs === Number.POSITIVE_INFINITY ? 0 : Math.max(Math.ceil(Math.min(leftMs, 2 ** 31 - 1)), 1)
     const lock = call('pg_advisory_xact_lock', target.id, mode)
     try {
       await tx.ask(`SELECT ${lock}::text FROM set_config('lock_timeout', '${timeout}', true)`)
     } catch (error) {
-      throw codeOf(error) === '55P03' ? new Busy(target) : error
+      throw errorCode(error) === '55P03' ? new TargetBusyError(target) : error
     }
   }
   await tx.ask(
@@ -137,7 +148,7 @@ function assertBegun(row: Record<string, string> | undefined): void {
 
 function call(name: string, id: LockId, mode: string): string {
   const shared = mode === 'shared' ? '_shared' : ''
-  return `${name}${shared}(${id.pair ? showId(id).slice(1, -1) : `'${id.bits}'::bigint`})`
+  return `${name}${shared}(${id.pair ? formatId(id).slice(1, -1) : `'${id.bits}'::bigint`})`
 }
 
 /** `[1, 2]` is a pair of numbers, one lock; everything else that is an array is a list. */
@@ -145,12 +156,12 @@ function isList(names: unknown): names is readonly LockTarget[] {
   return Array.isArray(names) && !(names.length === 2 && names.every((each) => typeof each === 'number'))
 }
 
-function inOrder(names: readonly LockTarget[]): Target[] {
-  const targets = names.map((name): Target => {
+function inOrder(names: readonly LockTarget[]): TransactionTarget[] {
+  const targets = names.map((name): TransactionTarget => {
     if (typeof name === 'string' && name !== '') return { name, id: idOfName(name) }
     if (typeof name === 'bigint' || Array.isArray(name)) {
       const id = idOfNumbers('name', name as bigint)
-      return { name: showId(id), id }
+      return { name: formatId(id), id }
     }
     throw new InvalidOptionError('name', name, 'a name, a bigint or a pair of 32-bit integers')
   })
@@ -158,9 +169,9 @@ function inOrder(names: readonly LockTarget[]): Target[] {
   return distinct.sort((a, b) => (a.id.text < b.id.text ? -1 : 1))
 }
 
-function transactionOf(tx: TransactionClient): Transaction {
-  if (typeof tx === 'function' && 'savepoint' in tx && 'unsafe' in tx) return new PostgresJsTransaction(tx)
-  if (typeof tx === 'object' && tx !== null && 'query' in tx && !('totalCount' in tx)) return new PgTransaction(tx)
+function transactionOf(tx: TransactionClient): LockTransaction {
+  if (typeof tx === 'function' && 'savepoint' in tx && 'unsafe' in tx) return new PostgresJsLockTransaction(tx)
+  if (typeof tx === 'object' && tx !== null && 'query' in tx && !('totalCount' in tx)) return new PgLockTransaction(tx)
   throw new InvalidOptionError(
     'tx',
     tx,
@@ -168,7 +179,7 @@ function transactionOf(tx: TransactionClient): Transaction {
   )
 }
 
-class PgTransaction implements Transaction {
+class PgLockTransaction implements LockTransaction {
   readonly #client: PgTransactionClient
 
   constructor(client: PgTransactionClient) {
@@ -179,11 +190,11 @@ class PgTransaction implements Transaction {
     return (await this.#client.query(text)).rows as Record<string, string>[]
   }
 
-  async within<T>(work: (inner: Transaction) => Promise<T>): Promise<T> {
+  async within<T>(work: (inner: LockTransaction) => Promise<T>): Promise<T> {
     try {
       await this.ask('SAVEPOINT leasehold')
     } catch (error) {
-      if (codeOf(error) === '25P01') assertBegun(undefined)
+      if (errorCode(error) === '25P01') assertBegun(undefined)
       throw error
     }
     try {
@@ -197,8 +208,8 @@ class PgTransaction implements Transaction {
   }
 }
 
-/** Its own savepoints, or it would hold a failure against the whole transaction that we have already dealt with. */
-class PostgresJsTransaction implements Transaction {
+/** Uses savepoints of postgres.js: it would fail the whole transaction for an error inside of a savepoint it does not know. */
+class PostgresJsLockTransaction implements LockTransaction {
   readonly #tx: PostgresJsTransactionClient
 
   constructor(tx: PostgresJsTransactionClient) {
@@ -209,7 +220,7 @@ class PostgresJsTransaction implements Transaction {
     return (await this.#tx.unsafe(text)) as Record<string, string>[]
   }
 
-  async within<T>(work: (inner: Transaction) => Promise<T>): Promise<T> {
-    return (await this.#tx.savepoint((inner) => work(new PostgresJsTransaction(inner)))) as T
+  async within<T>(work: (inner: LockTransaction) => Promise<T>): Promise<T> {
+    return (await this.#tx.savepoint((inner) => work(new PostgresJsLockTransaction(inner)))) as T
   }
 }

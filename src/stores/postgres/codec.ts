@@ -1,9 +1,15 @@
+/**
+ * To and from the wire: arguments of the schema's functions as SQL, and their answers as the contract's.
+ *
+ * @module
+ */
 import { InvalidOptionError, StoreUnavailableError } from '../../errors.js'
 import type {
   Answer,
   Claim,
   Failure,
   HolderView,
+  LeaseId,
   Renewal,
   Renewed,
   TakeAnswer,
@@ -11,17 +17,13 @@ import type {
   WaiterView,
 } from '../../store.js'
 
-/** What the server's B-tree takes of a key, with room to spare. */
-const MOST_BYTES_OF_A_KEY = 2_000
+/** Bounds a key in bytes of UTF-8: the server's B-tree takes about 2,700 of a row, the owner of a queue entry included. */
+const MAX_KEY_BYTES = 2_000
 
-/** Why this item cannot be carried: PostgreSQL has no NUL and no half characters. */
+/** Why this item cannot be sent: PostgreSQL has no NUL and no half characters. */
 export function refusal({ key, owner = '' }: { key: string; owner?: string }): InvalidOptionError | undefined {
-  if (!isText(key) || Buffer.byteLength(key) > MOST_BYTES_OF_A_KEY) {
-    return new InvalidOptionError(
-      'name',
-      key,
-      `well-formed text without NUL, at most ${MOST_BYTES_OF_A_KEY} bytes of UTF-8`,
-    )
+  if (!isText(key) || Buffer.byteLength(key) > MAX_KEY_BYTES) {
+    return new InvalidOptionError('name', key, `well-formed text without NUL, at most ${MAX_KEY_BYTES} bytes of UTF-8`)
   }
   return isText(owner) ? undefined : new InvalidOptionError('owner', owner, 'well-formed text without NUL')
 }
@@ -30,15 +32,15 @@ function isText(value: string): boolean {
   return typeof value === 'string' && !value.includes('\0') && value.isWellFormed()
 }
 
-/** Errors of the data class: the server could not read one of the values, and so carried out nothing. */
+/** An error of the data class: the server could not read one of the values, and so executed nothing. */
 function isUnreadable(error: unknown): boolean {
   const cause = (error as { cause?: { code?: unknown } }).cause
   return typeof cause?.code === 'string' && cause.code.startsWith('22')
 }
 
 /**
- * Answers each item by itself: one that cannot be carried is answered without being sent, and one that the server cannot
- * read does not take the others of its batch with it.
+ * Answers each item by itself: one that cannot be sent is answered here, and one that the server cannot read does not fail the
+ * others of its batch.
  */
 export async function singly<Item extends { key: string; owner?: string }, Out>(
   items: readonly Item[],
@@ -46,10 +48,10 @@ export async function singly<Item extends { key: string; owner?: string }, Out>(
   call: (items: readonly Item[]) => Promise<Out[]>,
 ): Promise<Out[]> {
   const refused = items.map(refusal)
-  const carried = refused.some((error) => error !== undefined) ? items.filter((_, i) => !refused[i]) : items
-  const answers = carried.length > 0 ? await callOrSplit(carried, failed, call) : []
+  const sendable = refused.some((error) => error !== undefined) ? items.filter((_, i) => !refused[i]) : items
+  const answers = sendable.length > 0 ? await callOrSplit(sendable, failed, call) : []
   let next = 0
-  return items.length === carried.length
+  return items.length === sendable.length
     ? answers
     : refused.map((error) => (error ? failed(error) : (answers[next++] as Out)))
 }
@@ -77,8 +79,12 @@ export function unknownOutcome(error: unknown): { outcome: 'unknown'; error: unk
   return { outcome: 'unknown', error }
 }
 
-export function claimJson({ key, owner, weight, capacity, ttlMs, value, placeMs, announce, steal }: Claim): object {
-  return { key, owner, weight, capacity, ttl: ttlMs, value, queue: placeMs, announce, steal }
+export function claimsJson(claims: readonly Claim[]): string {
+  return sqlJson(
+    claims.map(({ key, owner, weight, capacity, ttlMs, value, queueMs, announce, steal }) => {
+      return { key, owner, weight, capacity, ttl: ttlMs, value, queue: queueMs, announce, steal }
+    }),
+  )
 }
 
 export type AcquireAnswer =
@@ -94,8 +100,14 @@ export type AcquireAnswer =
     ]
   | [stuck: 2]
 
-export function answerOf(answer: AcquireAnswer, { key, owner }: Claim): Answer {
-  if (answer[0] === 1) return { granted: true, owner, token: BigInt(answer[1]), ttlMs: answer[2] }
+/** How many tokens every grant has: leasehold_token. */
+export const RESERVED_TOKENS = 32
+
+export function answerOf(answer: AcquireAnswer, { key, owner, tokens }: Claim): Answer {
+  if (answer[0] === 1) {
+    const reserved = tokens === undefined ? undefined : Math.min(tokens, RESERVED_TOKENS)
+    return { granted: true, owner, token: BigInt(answer[1]), ttlMs: answer[2], tokens: reserved }
+  }
   if (answer[0] === 2) return unknownAnswer(stuck(key))
   const [, ahead, holder, ttlMs, token, value, last] = answer
   const newest = last === null || last === undefined ? undefined : BigInt(last)
@@ -104,33 +116,66 @@ export function answerOf(answer: AcquireAnswer, { key, owner }: Claim): Answer {
   return { granted: false, ahead, newest, blocker }
 }
 
-/** See renew.sql. */
-export type RenewAnswer =
-  | number
-  | [ahead: number, newest: string | null, blockedMs: number | null]
+export function leasesJson(leases: readonly LeaseId[]): string {
+  return sqlJson(leases.map(({ key, owner, token }) => ({ key, owner, token: token?.toString() })))
+}
+
+export function renewalsJson(renewals: readonly Renewal[]): string {
+  return sqlJson(
+    renewals.map(({ key, owner, token, ttlMs, value }) => ({
+      key,
+      owner,
+      token: token?.toString(),
+      ttl: ttlMs,
+      value,
+    })),
+  )
+}
+
+/** See leasehold_renew. */
+export function renewedOf(answer: number | undefined, { ttlMs }: Renewal): Renewed {
+  return answer === 1 ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
+}
+
+/** See leasehold_entry_state. */
+export type EntryState =
+  | 0
+  | 1
+  | [newest: string | null, blockedMs: number | null, ahead: 0]
   | [token: string, ttlMs: number]
 
-export function renewedOf(answer: RenewAnswer | undefined, { ttlMs }: Renewal): Renewed {
-  if (!Array.isArray(answer)) return answer === 1 ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
-  if (answer.length === 2) return { outcome: 'granted', token: BigInt(answer[0]), ttlMs: answer[1] }
-  const [ahead, newest, blockedMs] = answer
+export function entryOf(state: EntryState): Renewed {
+  if (state === 0) return { outcome: 'gone' }
+  if (state === 1) return { outcome: 'waiting', ahead: 1 }
+  if (state.length === 2) return { outcome: 'granted', token: BigInt(state[0]), ttlMs: state[1] }
+  const [newest, blockedMs] = state
   return {
     outcome: 'waiting',
-    ahead,
+    ahead: 0,
     newest: newest === null ? undefined : BigInt(newest),
     blockedMs: blockedMs ?? undefined,
   }
 }
 
-export type HolderRow = [string, string, number, number, string, number, number, string | null, number]
+export type PostgresHolderRow = [string, string, number, number, string, number, number, string | null, number]
 
-export function holderOf([key, owner, weight, capacity, token, ttlMs, heldMs, value, waiting]: HolderRow): HolderView {
+export function holderOf([
+  key,
+  owner,
+  weight,
+  capacity,
+  token,
+  ttlMs,
+  heldMs,
+  value,
+  waiting,
+]: PostgresHolderRow): HolderView {
   return { key, owner, weight, capacity, token: BigInt(token), ttlMs, heldMs, value: value ?? undefined, waiting }
 }
 
-export type WaiterRow = [string, string, number, number, number, string | null]
+export type PostgresWaiterRow = [string, string, number, number, number, string | null]
 
-export function waiterOf([key, owner, weight, capacity, waitedMs, value]: WaiterRow): WaiterView {
+export function waiterOf([key, owner, weight, capacity, waitedMs, value]: PostgresWaiterRow): WaiterView {
   return { key, owner, weight, capacity, waitedMs, value: value ?? undefined }
 }
 
@@ -154,4 +199,52 @@ export function stuck(key: string): StoreUnavailableError {
   return new StoreUnavailableError(
     `postgres is unavailable for "${key}": a transaction that decides about it stays open (acquire_lock() belongs in a transaction of its own)`,
   )
+}
+
+// Arguments, as constants of exactly the type that the functions of the schema declare. A function of the same name that fits
+// the arguments better, made by a role that may create in the schema, would otherwise be called instead.
+
+type Maybe<T> = T | null | undefined
+
+export function sqlText(value: Maybe<string>): string {
+  return `${value === null || value === undefined ? 'NULL' : constant(value)}::pg_catalog.text`
+}
+
+export function sqlInteger(value: number): string {
+  return `${value}::pg_catalog.int4`
+}
+
+export function sqlBigint(value: Maybe<bigint>): string {
+  return `${value ?? 'NULL'}::pg_catalog.int8`
+}
+
+export function sqlNumber(value: Maybe<number>): string {
+  return `${value ?? 'NULL'}::pg_catalog.float8`
+}
+
+export function sqlBoolean(value: boolean): string {
+  return String(value)
+}
+
+/** Characters beyond ASCII are escaped inside the JSON, and parsed by it. */
+export function sqlJson(value: unknown): string {
+  return `${constant(ascii(JSON.stringify(value)))}::pg_catalog.json`
+}
+
+export function sqlTextArray(values: readonly string[]): string {
+  const elements = values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`)
+  return `${constant(`{${elements.join(',')}}`)}::pg_catalog.text[]`
+}
+
+export function sqlNumberArray(values: readonly number[]): string {
+  return `'{${values.join(',')}}'::pg_catalog.float8[]`
+}
+
+/** A string constant of plain ASCII, which no setting and no encoding of either side can misread. */
+function constant(value: string): string {
+  return `E'${ascii(value.replaceAll('\\', '\\\\').replaceAll("'", "''"))}'`
+}
+
+function ascii(value: string): string {
+  return value.replace(/[\u0080-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
 }

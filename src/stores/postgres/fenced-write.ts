@@ -3,17 +3,24 @@
  *
  * @module
  */
+import type {
+  PgPool,
+  PgPoolClient,
+  PgQueryable,
+  PgResult,
+  PostgresJsTransaction,
+} from '../../clients/postgres/types.js'
 import { brand, InvalidOptionError, LeaseholdError } from '../../errors.js'
 import { knownOptions } from '../../util/options.js'
-import type { PostgresClient } from './database.js'
-import { namesOf, text } from './migrate.js'
-import { isPool, type PgPool, type PgPoolClient, type PgQueryable, type PgResult } from './pg.js'
-import { isPostgresJs, type PostgresJsTransaction } from './postgres-js.js'
+import type { PostgresClient } from '../../clients/postgres/driver.js'
+import { schemaNames, sqlString } from './schema.js'
+import { isPool } from '../../clients/postgres/pg.js'
+import { isPostgresJs } from '../../clients/postgres/postgres-js.js'
 
 /** A transaction: a `pg` client between BEGIN and COMMIT, or what postgres.js gives to the callback of `sql.begin`. */
 export type Transaction = PgQueryable | PostgresJsTransaction
 
-/** Somebody with a newer token has written to the resource: whoever this is no longer holds the lock. Nothing was written. */
+/** A holder with a newer token has written to the resource: the caller no longer holds the lock. Nothing was written. */
 export class StaleTokenError extends LeaseholdError {
   readonly resource: string
   readonly token: bigint
@@ -32,7 +39,7 @@ export class StaleTokenError extends LeaseholdError {
   }
 }
 
-/** `guardedWrite` did not commit: its `cause`, or its message, says why. Nobody may count on what was written. */
+/** `guardedWrite` did not commit: its `cause`, or its message, says why. The writes are undone, or belong to another transaction. */
 export class NotCommittedError extends LeaseholdError {
   readonly resource: string
 
@@ -74,7 +81,7 @@ async function guardIn(transaction: Transaction, options: GuardOptions): Promise
   if (isPool(transaction) || isPostgresJs(transaction)) {
     throw notATransaction('on a whole pool the guard and the write could be apart')
   }
-  const call = `${namesOf(schema).fill('{schema}.leasehold_guard')}(${text(resource)}, ${token})`
+  const call = `${schemaNames(schema).fill('{schema}.leasehold_guard')}(${sqlString(resource)}, ${token})`
   try {
     // PostgreSQL refuses SAVEPOINT outside of a transaction, before the guard of the same message has run.
     const enter = 'SAVEPOINT leasehold_guard; RELEASE SAVEPOINT leasehold_guard'
@@ -98,14 +105,14 @@ function notATransaction(why: string): InvalidOptionError {
   return new InvalidOptionError('transaction', '[connection]', `one open transaction; ${why}`)
 }
 
-type Rows = Record<string, unknown>[]
+type TransactionRows = Record<string, unknown>[]
 
 /** The first column of the last row-returning statement. */
 async function lastValue(transaction: Transaction, question: string): Promise<string> {
-  let rows: Rows
+  let rows: TransactionRows
   if ('unsafe' in transaction) {
-    const results = (await transaction.unsafe(question)) as Rows | Rows[]
-    rows = (Array.isArray(results.at(-1)) ? results.at(-1) : results) as Rows
+    const results = (await transaction.unsafe(question)) as TransactionRows | TransactionRows[]
+    rows = (Array.isArray(results.at(-1)) ? results.at(-1) : results) as TransactionRows
   } else {
     const results = (await transaction.query(question)) as PgResult | PgResult[]
     rows = (Array.isArray(results) ? (results.at(-1) as PgResult) : results).rows
@@ -114,7 +121,7 @@ async function lastValue(transaction: Transaction, question: string): Promise<st
 }
 
 /**
- * A transaction whose writes count only if nobody with a newer token has written to the resource. Whatever `write`
+ * A transaction whose writes count only if no newer token has written to the resource. Whatever `write`
  * throws rolls it back. Resolves with what `write` returned, only when the server has committed this very transaction;
  * rejects with `NotCommittedError` if it could not, because a statement had failed whose error `write` kept to itself, or
  * because `write` ended the transaction by itself.

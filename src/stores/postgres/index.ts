@@ -4,10 +4,19 @@
  * @module
  */
 import type { Store } from '../../store.js'
-import { databaseOf, type PostgresClient } from './database.js'
+import type { PostgresClient } from '../../clients/postgres/driver.js'
+import { driverOf } from '../../clients/postgres/open.js'
 import { createPostgresStore, type PostgresOptions } from './store.js'
 
-export type { PostgresClient } from './database.js'
+export type {
+  PgPool,
+  PgPoolClient,
+  PgQueryable,
+  PgResult,
+  PostgresJsSql,
+  PostgresJsTransaction,
+} from '../../clients/postgres/types.js'
+export type { PostgresClient } from '../../clients/postgres/driver.js'
 export {
   type GuardOptions,
   guard,
@@ -17,10 +26,9 @@ export {
   type Transaction,
   type TransactionOf,
 } from './fenced-write.js'
-export { type MigrationOptions, migrate, migrationSql } from './migrate.js'
-export { SchemaError } from './schema-error.js'
-export type { PgPool, PgPoolClient, PgQueryable, PgResult } from './pg.js'
-export type { PostgresJsSql, PostgresJsTransaction } from './postgres-js.js'
+export { migrate, migrationSql } from './migrate.js'
+export type { MigrationOptions } from './schema.js'
+export { SchemaError } from './errors.js'
 export type { PostgresOptions } from './store.js'
 
 /**
@@ -28,5 +36,5 @@ export type { PostgresOptions } from './store.js'
  * it. The tables must be there (`leasehold migrate`, `await migrate(pool)`, or `migrate: true`).
  */
 export function postgres(client: PostgresClient, options: PostgresOptions = {}): Store {
-  return createPostgresStore(databaseOf(client), options)
+  return createPostgresStore(driverOf(client), options)
 }

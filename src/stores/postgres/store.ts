@@ -1,10 +1,10 @@
-import { type Duration, milliseconds } from '../../kit/duration.js'
+import { type Duration, milliseconds } from '../../util/duration.js'
 import type {
   Answer,
   Claim,
   Failure,
   HolderView,
-  Lease,
+  LeaseId,
   Released,
   Renewal,
   Renewed,
@@ -16,99 +16,109 @@ import type {
   Watch,
 } from '../../store.js'
 import { knownOptions } from '../../util/options.js'
-import { Calls } from './calls.js'
-import { Coalescer } from './coalescer.js'
+import { ServerFunctions } from './server-functions.js'
+import { LaneBatcher } from './lane-batcher.js'
 import {
   type AcquireAnswer,
   answerOf,
-  claimJson,
-  type HolderRow,
+  claimsJson,
+  type EntryState,
+  entryOf,
+  leasesJson,
+  type PostgresHolderRow,
   holderOf,
-  type RenewAnswer,
   refusal,
+  renewalsJson,
   renewedOf,
   singly,
+  sqlBigint,
+  sqlBoolean,
+  sqlInteger,
+  sqlJson,
+  sqlNumber,
+  sqlNumberArray,
+  sqlText,
+  sqlTextArray,
   stuck,
   type TakeRow,
   takenOf,
   unknownAnswer,
   unknownOutcome,
-  type WaiterRow,
+  type PostgresWaiterRow,
   waiterOf,
 } from './codec.js'
-import type { Database } from './database.js'
-import { sqlBigint, sqlBoolean, sqlInteger, sqlJson, sqlNumber, sqlText } from './literals.js'
-import { namesOf, type Sources, sources } from './migrate.js'
-import { Wakeups } from './wakeups.js'
+import type { PostgresDriver } from '../../clients/postgres/driver.js'
+import { schemaNames, type SqlFiles, sqlFiles } from './schema.js'
+import { PostgresWakeups } from './wakeups.js'
 
 export interface PostgresOptions {
   /** The schema that holds the tables and functions. Stores with different ones do not know each other. */
   schema?: string | undefined
   /** How long one call may take before its outcome counts as unknown. Replaces the role's `statement_timeout` for these calls. */
   timeout?: Duration | undefined
-  /** Create or update the schema at the first call. Without it `leasehold migrate`, or `migrate(pool)`, has to have run. */
+  /** Create or update the schema at the first call. Without it `leasehold migrate` or `migrate(pool)` has to have run. */
   migrate?: boolean | undefined
-  /** Keep one connection that listens, to be woken when a lock is handed over. Without it whoever waits asks again and again. */
+  /** Keep one connection that listens, to be woken when a lock is handed off. Without it waiters poll. */
   listen?: boolean | undefined
 }
 
 const OPTIONS = ['schema', 'timeout', 'migrate', 'listen']
 
 /**
- * So many calls with claims are out at once before further claims travel together. A lone caller is not held up, and many
- * instances on one store object do not take all of the user's connections.
+ * Bounds the calls with claims that are under way at once; further claims share the next call. A lone caller is not held up,
+ * and many instances on one store object do not take all of the user's connections.
  */
 const CLAIM_LANES = 2
 
-/** A call with claims that takes longer holds up no others. */
+/** A call with claims that takes longer than this many milliseconds no longer holds up the claims behind it. */
 const SLOW_CLAIM_MS = 50
 
-/** A lease table in PostgreSQL. `files`: other SQL than ours only in experiments. */
+/** A lease table in PostgreSQL. `files`: other SQL than leasehold's only in experiments. */
 export function createPostgresStore(
-  database: Database,
+  driver: PostgresDriver,
   options: PostgresOptions = {},
-  files: Sources = sources,
+  files: SqlFiles = sqlFiles,
   close: () => Promise<void> = async () => {},
 ): Store {
-  return new Postgres(database, options, files, close)
+  return new Postgres(driver, options, files, close)
 }
 
 class Postgres implements Store {
   readonly name = 'postgres'
   readonly expiry = 'timed'
-  readonly features = { line: true, counting: true, atomic: true, values: true }
+  readonly features = { queue: true, counting: true, atomic: true, values: true }
   readonly timeoutMs: number
-  /** Each key of a batch takes a slot of the server's lock table, which has 64 per connection. */
+  /** Each key of a batch takes a slot of the server's lock table, which has 64 per connection by default. */
   readonly maxBatch = 100
   readonly watch?: (key: string, listener: (event: StoreEvent) => void) => Watch
-  readonly watchRevoked?: (listener: (lease: Lease) => void) => Watch
+  readonly watchRevoked?: (listener: (lease: LeaseId) => void) => Watch
 
-  readonly #calls: Calls
-  readonly #wakeups: Wakeups | undefined
-  readonly #claims: Coalescer<Claim, Answer>
-  readonly #renewals: Coalescer<Renewal, Renewed>
-  readonly #releases: Coalescer<Lease, Released>
+  readonly #calls: ServerFunctions
+  readonly #wakeups: PostgresWakeups | undefined
+  readonly #claims: LaneBatcher<Claim, Answer>
+  readonly #renewals: LaneBatcher<Renewal, Renewed>
+  readonly #releases: LaneBatcher<LeaseId, Released>
   readonly #possibleLossListeners = new Set<() => void>()
   readonly #close: () => Promise<void>
   #closing: Promise<void> | undefined
 
-  constructor(database: Database, options: PostgresOptions, files: Sources, close: () => Promise<void>) {
+  constructor(driver: PostgresDriver, options: PostgresOptions, files: SqlFiles, close: () => Promise<void>) {
     const { schema = 'public', timeout = '2s', migrate = false, listen = true } = knownOptions(options, OPTIONS)
     this.timeoutMs = milliseconds('timeout', timeout, { min: 50, max: 3_600_000 })
-    const names = namesOf(schema)
-    this.#calls = new Calls(database, names, files, {
+    const names = schemaNames(schema)
+    this.#calls = new ServerFunctions(driver, names, files, {
       timeoutMs: this.timeoutMs,
       migrate,
       onBack: () => this.#onPossibleLoss(),
     })
-    this.#claims = new Coalescer((claims) => this.#acquire(claims), this.maxBatch, CLAIM_LANES, SLOW_CLAIM_MS)
-    this.#renewals = new Coalescer((renewals) => this.#renew(renewals), this.maxBatch)
-    this.#releases = new Coalescer((leases) => this.#release(leases), this.maxBatch)
+    this.#claims = new LaneBatcher((claims) => this.#acquire(claims), this.maxBatch, CLAIM_LANES, SLOW_CLAIM_MS)
+    this.#renewals = new LaneBatcher((renewals) => this.#renew(renewals), this.maxBatch)
+    this.#releases = new LaneBatcher((leases) => this.#release(leases), this.maxBatch)
     this.#close = close
     if (listen) {
-      const wakeups = new Wakeups(database, names.channel, this.timeoutMs, {
-        channelOf: (subscriber) => this.#calls.ask('channel', sqlText(subscriber)),
-        hello: (subscriber, n) => this.#calls.askApart('hello', `${sqlText(subscriber)}, ${sqlInteger(n)}`, true),
+      const wakeups = new PostgresWakeups(driver, names.channel, this.timeoutMs, {
+        channelOf: (subscriber) => this.#calls.call('channel', sqlText(subscriber)),
+        probe: (subscriber, n) => this.#calls.callApart('probe', `${sqlText(subscriber)}, ${sqlInteger(n)}`, true),
         onBack: () => this.#onPossibleLoss(),
       })
       this.#wakeups = wakeups
@@ -127,7 +137,7 @@ class Postgres implements Store {
     const answers = options?.atomic
       ? await this.#acquireAll(claims)
       : await singly<Claim, Answer>(claims, unknownAnswer, (carried) => this.#claims.ask(carried))
-    // The first release need not wait for its connection.
+    // The connection for releases opens now, so that the first release need not wait for it.
     if (answers.some(({ granted }) => granted === true)) this.#calls.warm()
     return answers
   }
@@ -135,12 +145,11 @@ class Postgres implements Store {
   async #acquire(claims: readonly Claim[]): Promise<Answer[]> {
     const [claim] = claims
     if (claims.length !== 1 || !claim) {
-      const calls = sqlJson(claims.map(claimJson))
-      const answers = await this.#calls.ask<AcquireAnswer[]>('acquire', calls, sqlText(this.#subscriber))
+      const answers = await this.#calls.call<AcquireAnswer[]>('acquire', claimsJson(claims), sqlText(this.#subscriber))
       return answers.map((answer, i) => answerOf(answer, claims[i] as Claim))
     }
-    const { key, owner, weight, capacity, ttlMs, value, placeMs, announce = false, steal = false } = claim
-    const answer = await this.#calls.ask<AcquireAnswer>(
+    const { key, owner, weight, capacity, ttlMs, value, queueMs, announce = false, steal = false } = claim
+    const answer = await this.#calls.call<AcquireAnswer>(
       'acquire_one',
       sqlText(key),
       sqlText(owner),
@@ -148,7 +157,7 @@ class Postgres implements Store {
       sqlInteger(capacity),
       sqlNumber(ttlMs),
       sqlText(value),
-      sqlNumber(placeMs),
+      sqlNumber(queueMs),
       sqlBoolean(announce),
       sqlBoolean(steal),
       sqlText(this.#subscriber),
@@ -159,8 +168,11 @@ class Postgres implements Store {
   async #acquireAll(claims: readonly Claim[]): Promise<Answer[]> {
     const error = claims.map(refusal).find((found) => found !== undefined)
     if (error) return claims.map(() => unknownAnswer(error))
-    const calls = claims.map(claimJson)
-    const answers = await this.#calls.ask<AcquireAnswer[]>('acquire_all', sqlJson(calls), sqlText(this.#subscriber))
+    const answers = await this.#calls.call<AcquireAnswer[]>(
+      'acquire_all',
+      claimsJson(claims),
+      sqlText(this.#subscriber),
+    )
     return answers.map((answer, i) => answerOf(answer, claims[i] as Claim))
   }
 
@@ -169,56 +181,71 @@ class Postgres implements Store {
   }
 
   async #renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
-    const answers = await this.#extend(renewals)
+    const leases = renewals.filter(({ queued }) => !queued)
+    if (leases.length === renewals.length) return this.#renewLeases(leases)
+    const entries = renewals.filter(({ queued }) => queued)
+    if (entries.length === renewals.length) return this.#renewEntries(entries)
+    // Calls of their own: one that fails leaves the other's answers known.
+    const failed = (items: readonly Renewal[]) => (error: unknown) => items.map(() => unknownOutcome(error))
+    const [ofLeases, ofEntries] = await Promise.all([
+      this.#renewLeases(leases).catch(failed(leases)),
+      this.#renewEntries(entries).catch(failed(entries)),
+    ])
+    let [lease, entry] = [0, 0]
+    return renewals.map(({ queued }) => (queued ? ofEntries[entry++] : ofLeases[lease++]) as Renewed)
+  }
+
+  async #renewLeases(leases: readonly Renewal[]): Promise<Renewed[]> {
+    const answers = await this.#extend(leases)
     const renewed: Renewed[] = []
-    for (const [i, renewal] of renewals.entries()) {
-      // Somebody was writing to its row. A batch does not wait for rows; a renewal that is alone may.
+    for (const [i, lease] of leases.entries()) {
+      // Another transaction was writing to its row. A batch does not wait for rows; a renewal that is alone may.
       renewed.push(
         answers[i] === 2
-          ? await this.#extend([renewal]).then(([answer]) => renewedOf(answer, renewal), unknownOutcome)
-          : renewedOf(answers[i], renewal),
+          ? await this.#extend([lease]).then(([answer]) => renewedOf(answer, lease), unknownOutcome)
+          : renewedOf(answers[i], lease),
       )
     }
     return renewed
   }
 
-  #extend(renewals: readonly Renewal[]): Promise<RenewAnswer[]> {
-    const items = renewals.map(({ key, owner, token, ttlMs, value, queued }) => ({
-      key,
-      owner,
-      token: token?.toString(),
-      ttl: ttlMs,
-      value,
-      queued,
-    }))
-    return this.#calls.askApart('renew', sqlJson(items), true)
+  #extend(leases: readonly Renewal[]): Promise<number[]> {
+    return this.#calls.callApart('renew', renewalsJson(leases), true)
+  }
+
+  async #renewEntries(entries: readonly Renewal[]): Promise<Renewed[]> {
+    const keys = sqlTextArray(entries.map(({ key }) => key))
+    const owners = sqlTextArray(entries.map(({ owner }) => owner))
+    const ttls = sqlNumberArray(entries.map(({ ttlMs }) => ttlMs))
+    const states = await this.#calls.callApart<EntryState[]>('renew_entries', `${keys}, ${owners}, ${ttls}`, true)
+    return states.map(entryOf)
   }
 
   /**
-   * One call at a time, whoever asks: of two releases of one lease under way at once (the holder's own, and one that takes
-   * back what a late answer told of) the second could otherwise overtake the first, whose caller would then hear that it
-   * had lost the lock.
+   * One call at a time for all callers: of two releases of one lease under way at once (the holder's own, and the clean-up of a
+   * grant that was answered late) the second could otherwise overtake the first, whose caller would then be told that it had
+   * lost the lock.
    */
-  release(leases: readonly Lease[]): Promise<Released[]> {
-    return singly<Lease, Released>(leases, unknownOutcome, (carried) => this.#releases.ask(carried))
+  release(leases: readonly LeaseId[]): Promise<Released[]> {
+    return singly<LeaseId, Released>(leases, unknownOutcome, (carried) => this.#releases.ask(carried))
   }
 
-  async #release(leases: readonly Lease[]): Promise<Released[]> {
+  async #release(leases: readonly LeaseId[]): Promise<Released[]> {
     const answers = await this.#end(leases, (name, args) => this.#calls.release(name, args))
-    const stuckOnes = leases.filter((_, i) => answers[i] === 2)
-    if (stuckOnes.length > 0) {
-      // Waiting for a key there would hold up heartbeats.
-      const retried = await this.#end(stuckOnes, (name, args) => this.#calls.ask(name, args(false))).catch(() => [])
-      for (const [i, lease] of stuckOnes.entries()) answers[leases.indexOf(lease)] = retried[i] ?? 2
+    const undecided = leases.filter((_, i) => answers[i] === 2)
+    if (undecided.length > 0) {
+      // Again in the user's pool: to wait for a key on leasehold's own connection would hold up heartbeats.
+      const retried = await this.#end(undecided, (name, args) => this.#calls.call(name, args(false))).catch(() => [])
+      for (const [i, lease] of undecided.entries()) answers[leases.indexOf(lease)] = retried[i] ?? 2
     }
     return answers.map((answer, i) => {
-      if (answer === 2) return unknownOutcome(stuck((leases[i] as Lease).key))
+      if (answer === 2) return unknownOutcome(stuck((leases[i] as LeaseId).key))
       return { outcome: answer ? 'released' : 'gone' }
     })
   }
 
   async #end(
-    leases: readonly Lease[],
+    leases: readonly LeaseId[],
     ask: <T>(name: string, args: (defer: boolean) => string) => Promise<T>,
   ): Promise<number[]> {
     const [first] = leases
@@ -226,44 +253,47 @@ class Postgres implements Store {
       const one = `${sqlText(first.key)}, ${sqlText(first.owner)}, ${sqlBigint(first.token)}`
       return [await ask<number>('release_one', (defer) => `${one}, ${sqlBoolean(defer)}`)]
     }
-    const all = sqlJson(leases.map(({ key, owner, token }) => ({ key, owner, token: token?.toString() })))
+    const all = leasesJson(leases)
     return ask('release', (defer) => `${all}, ${sqlBoolean(defer)}`)
   }
 
-  onDoubt(listener: () => void): () => void {
-    this.#calls.hook()
+  onPossibleLoss(listener: () => void): () => void {
+    this.#calls.watchConnections()
     this.#possibleLossListeners.add(listener)
     return () => this.#possibleLossListeners.delete(listener)
   }
 
   async holders(prefix: string): Promise<HolderView[]> {
-    // Byte order of UTF-8 is the order of code points, and this is the last of them.
+    // The byte order of UTF-8 is the order of code points, and U+10FFFF is the last of them.
     const end = `${prefix}${'\u{10ffff}'.repeat(8)}`
-    return (await this.#calls.ask<HolderRow[]>('views', sqlText(prefix), sqlText(end))).map(holderOf)
+    return (await this.#calls.call<PostgresHolderRow[]>('holders', sqlText(prefix), sqlText(end))).map(holderOf)
   }
 
   async inspect(key: string): Promise<{ holders: HolderView[]; waiters: WaiterView[] }> {
-    const [holders, waiters] = await this.#calls.ask<[HolderRow[], WaiterRow[]]>('inspect', sqlText(key))
+    const [holders, waiters] = await this.#calls.call<[PostgresHolderRow[], PostgresWaiterRow[]]>(
+      'inspect',
+      sqlText(key),
+    )
     return { holders: holders.map(holderOf), waiters: waiters.map(waiterOf) }
   }
 
   async revoke(key: string): Promise<HolderView[]> {
-    return (await this.#calls.ask<HolderRow[]>('revoke', sqlText(key))).map(holderOf)
+    return (await this.#calls.call<PostgresHolderRow[]>('revoke', sqlText(key))).map(holderOf)
   }
 
   take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
     return singly<TakeRequest, TakeAnswer | Failure>(requests, unknownAnswer, async (carried) => {
-      const answers = await this.#calls.ask<TakeRow[]>('take', sqlJson(carried), sqlNumber(undefined))
+      const answers = await this.#calls.call<TakeRow[]>('take', sqlJson(carried), sqlNumber(undefined))
       return answers.map((answer, i) => takenOf(answer, carried[i] as TakeRequest))
     })
   }
 
   now(): Promise<number> {
-    return this.#calls.ask<number>('now')
+    return this.#calls.call<number>('now')
   }
 
   idle(): void {
-    this.#calls.unhook()
+    this.#calls.unwatchConnections()
   }
 
   outage(): unknown {
@@ -278,7 +308,7 @@ class Postgres implements Store {
     return this.#closing
   }
 
-  /** Whose leases and queue entries these are, for those who tell. */
+  /** Written into leases and queue entries, so that the releasing process knows where to send the grant. */
   get #subscriber(): string | undefined {
     return this.#wakeups?.subscriber
   }

@@ -1,67 +1,68 @@
 import { randomBytes } from 'node:crypto'
-import { realWorld } from '../../kit/world.js'
-import type { Lease, StoreEvent, Watch } from '../../store.js'
-import type { Database, Listening } from './database.js'
+import { realWorld } from '../../util/world.js'
+import type { LeaseId, StoreEvent, Watch } from '../../store.js'
+import type { PostgresDriver, NotificationListener } from '../../clients/postgres/driver.js'
+import { RESERVED_TOKENS } from './codec.js'
 
-/** An answer to our own hello that takes longer than this: do not count on events for now. */
-const HELLO_MS = 1_000
+/** Bounds how long the first probe of a connection may take, in milliseconds. Longer, and waiters poll instead of relying on events. */
+const PROBE_MS = 1_000
 
-/** While somebody listens, make sure every now and then that something can be heard. */
-const HELLO_EVERY_MS = 10_000
+/** Milliseconds between two probes while a key is watched: a connection that broke silently is noticed within that time. */
+const PROBE_EVERY_MS = 10_000
 
-/** Pause before the name of our channel is asked for again. Shorter hot-loops while the server is down. */
+/** Pause in milliseconds before the name of the channel is asked for again. Shorter hot-loops while the server is down. */
 const RETRY_MS = 1_000
 
-/** A token so far ahead of the clock was not granted by anybody: microseconds of a day. */
-const MOST_AHEAD = 86_400_000_000n
+/** A token further ahead of the clock than this was forged: microseconds of a day. */
+const MAX_AHEAD_MICROS = 86_400_000_000n
 
-type Listener = (event: StoreEvent) => void
+type KeyListener = (event: StoreEvent) => void
 
 /** What the wake-ups need of the store. */
-export interface WakeupCalls {
-  /** The name of the channel of this subscriber, which only the server can tell. */
+export interface WakeupHost {
+  /** The name of the channel of this subscriber, which the server derives from its secret. */
   channelOf(subscriber: string): Promise<string>
-  /** Sends `hello <n>` to that channel. */
-  hello(subscriber: string, n: number): Promise<unknown>
-  /** Events may have been missed meanwhile. */
+  /** Sends `probe <n>` to that channel. */
+  probe(subscriber: string, n: number): Promise<unknown>
+  /** Called when events arrive again: some may have been missed meanwhile. */
   onBack(): void
 }
 
 /**
- * Passes on what LISTEN brings. Events count only once a hello of our own came through: behind PgBouncer in transaction
- * mode LISTEN succeeds and then nothing is ever heard, and a broken network looks the same.
+ * Passes notifications on to watchers. The store relies on them only once a probe of its own has arrived: behind PgBouncer in
+ * transaction mode LISTEN succeeds and then nothing ever arrives, and a broken network looks the same.
  */
-export class Wakeups {
-  readonly #database: Database
-  /** Where everybody hears of announced changes. */
+export class PostgresWakeups {
+  readonly #driver: PostgresDriver
+  /** The channel on which changes are announced to all stores. */
   readonly #common: string
   readonly #timeoutMs: number
-  readonly #calls: WakeupCalls
-  /** What the leases and queue entries of this store carry. Grants and revocations are sent to the channel made of it, to nobody else. */
+  readonly #host: WakeupHost
+  /** Written into the leases and queue entries of this store. Grants and revocations are sent to the channel derived from it, and to no other. */
   readonly subscriber: string = randomBytes(12).toString('hex')
-  readonly #listeners = new Map<string, Set<Listener>>()
-  readonly #revokedListeners = new Set<(lease: Lease) => void>()
+  readonly #listeners = new Map<string, Set<KeyListener>>()
+  readonly #revokedListeners = new Set<(lease: LeaseId) => void>()
 
   #started = false
   #closed = false
-  #listening: Listening | undefined
+  #listening: NotificationListener | undefined
   #live = false
   #wasLive = false
-  /** On this connection. */
-  #heardBefore = false
-  #hello = 0
+  /** A probe has arrived on the connection as it is now. */
+  #probeArrived = false
+  #probe = 0
   #cancel: (() => void) | undefined
-  /** Those who wait for the first verdict on whether events arrive. Undefined once there is one. */
+  /** Watches that await the first verdict on whether events arrive. Undefined once there is one. */
   #undecided: ((live: boolean) => void)[] | undefined = []
 
-  constructor(database: Database, common: string, timeoutMs: number, calls: WakeupCalls) {
-    this.#database = database
+  constructor(driver: PostgresDriver, common: string, timeoutMs: number, host: WakeupHost) {
+    this.#driver = driver
     this.#common = common
     this.#timeoutMs = timeoutMs
-    this.#calls = calls
+    this.#host = host
   }
 
-  watch(key: string, listener: Listener): Watch {
+  watch(key: string, listener: KeyListener): Watch {
     let listeners = this.#listeners.get(key)
     if (!listeners) this.#listeners.set(key, (listeners = new Set()))
     listeners.add(listener)
@@ -71,11 +72,11 @@ export class Wakeups {
     })
   }
 
-  watchRevoked(listener: (lease: Lease) => void): Watch {
-    // A function of its own: the same listener may watch twice.
-    const told = (lease: Lease): void => listener(lease)
-    this.#revokedListeners.add(told)
-    return this.#begin(() => void this.#revokedListeners.delete(told))
+  watchRevoked(listener: (lease: LeaseId) => void): Watch {
+    // A new function each time: the same listener may watch twice.
+    const passOn = (lease: LeaseId): void => listener(lease)
+    this.#revokedListeners.add(passOn)
+    return this.#begin(() => void this.#revokedListeners.delete(passOn))
   }
 
   async close(): Promise<void> {
@@ -88,7 +89,7 @@ export class Wakeups {
   #begin(close: () => void): Watch {
     if (!this.#started) {
       this.#started = true
-      // A server that is away must not keep the first one waiting for longer than a request would.
+      // A server that is away must not keep the first watch waiting for longer than a request would.
       realWorld.after(this.#timeoutMs, () => this.#settle())
       void this.#start()
     }
@@ -98,58 +99,58 @@ export class Wakeups {
   }
 
   async #start(): Promise<void> {
-    const own = await this.#calls.channelOf(this.subscriber).catch(() => undefined)
+    const own = await this.#host.channelOf(this.subscriber).catch(() => undefined)
     if (this.#closed) return
     if (own === undefined) {
       this.#cancel = realWorld.after(RETRY_MS, () => void this.#start())
       return
     }
-    this.#listening = this.#database.listen(
+    this.#listening = this.#driver.listen(
       [this.#common, own],
       {
-        heard: (payload, channel) => this.#heard(payload, channel === own),
-        up: () => {
-          // Again: it was away, and not every library says so when it goes.
+        onNotification: (payload, channel) => this.#onNotification(payload, channel === own),
+        onListening: () => {
+          // A second call means that the connection was lost: postgres.js does not report it by itself.
           if (this.#live) this.#verdict(false)
-          this.#heardBefore = false
-          this.#greet()
+          this.#probeArrived = false
+          this.#sendProbe()
         },
-        down: () => this.#verdict(false),
+        onConnectionLost: () => this.#verdict(false),
       },
       this.#timeoutMs,
     )
   }
 
-  /** Says something to ourselves, the long way round: over another connection to the server, and back by the one that listens. */
-  #greet(): void {
+  /** Sends a probe over another connection to the server, which sends it back over the listening one. */
+  #sendProbe(): void {
     this.#cancel?.()
-    const hello = ++this.#hello
-    this.#cancel = realWorld.after(this.#heardBefore ? this.#timeoutMs : HELLO_MS, () => {
+    const probe = ++this.#probe
+    this.#cancel = realWorld.after(this.#probeArrived ? this.#timeoutMs : PROBE_MS, () => {
       this.#verdict(false)
-      this.#listening?.suspect(this.#heardBefore)
-      this.#greetLater()
+      this.#listening?.reportSilence(this.#probeArrived)
+      this.#probeLater()
     })
-    this.#calls.hello(this.subscriber, hello).catch(() => {})
+    this.#host.probe(this.subscriber, probe).catch(() => {})
   }
 
-  #greetLater(): void {
+  #probeLater(): void {
     this.#cancel?.()
-    this.#cancel = realWorld.after(HELLO_EVERY_MS, () => {
-      if (this.#listeners.size + this.#revokedListeners.size > 0) this.#greet()
-      else this.#greetLater()
+    this.#cancel = realWorld.after(PROBE_EVERY_MS, () => {
+      if (this.#listeners.size + this.#revokedListeners.size > 0) this.#sendProbe()
+      else this.#probeLater()
     })
   }
 
-  #heard(payload: string, own: boolean): void {
-    if (own && payload.startsWith('hello ')) {
-      // Also a late one: something can be heard after all.
-      this.#heardBefore = true
+  #onNotification(payload: string, own: boolean): void {
+    if (own && payload.startsWith('probe ')) {
+      // A late probe counts too: notifications do arrive.
+      this.#probeArrived = true
       this.#verdict(true)
-      if (payload === `hello ${this.#hello}`) this.#greetLater()
+      if (payload === `probe ${this.#probe}`) this.#probeLater()
       return
     }
     const message = parse(payload)
-    // Anybody may NOTIFY on the common channel.
+    // Any role may NOTIFY on the common channel, so grants and revocations there are forged.
     if (!message || (!own && message.type !== 'changed')) return
     if (message.type === 'revoked') {
       for (const listener of [...this.#revokedListeners]) listener(message.lease)
@@ -161,7 +162,7 @@ export class Wakeups {
     this.#live = live
     this.#wasLive ||= live
     this.#settle()
-    if (back) this.#calls.onBack()
+    if (back) this.#host.onBack()
   }
 
   #settle(): void {
@@ -171,20 +172,20 @@ export class Wakeups {
   }
 }
 
-type Message =
+type NotifyMessage =
   | { type: 'granted' | 'changed'; key: string; event: StoreEvent }
-  | { type: 'revoked'; lease: Lease }
+  | { type: 'revoked'; lease: LeaseId }
   | undefined
 
-/** A message that makes no sense is not for us. */
-function parse(payload: string): Message {
+/** Undefined for a payload that leasehold did not send. */
+function parse(payload: string): NotifyMessage {
   try {
     const [type, key, owner, digits, ttlMs] = JSON.parse(payload) as [string, string, string, string, number]
     if (type === 'changed') return { type, key, event: { type } }
     const token = BigInt(digits)
     if (type === 'revoked') return { type, lease: { key, owner, token } }
-    if (type !== 'granted' || token > BigInt(realWorld.date()) * 1_000n + MOST_AHEAD) return undefined
-    return { type, key, event: { type, owner, token, ttlMs } }
+    if (type !== 'granted' || token > BigInt(realWorld.date()) * 1_000n + MAX_AHEAD_MICROS) return undefined
+    return { type, key, event: { type, owner, token, ttlMs, tokens: RESERVED_TOKENS } }
   } catch {
     return undefined
   }

@@ -10,16 +10,27 @@ import {
   type Claim,
   type Failure,
   type HolderView,
+  type LeaseId,
+  type Limit,
+  type LimitState,
   type Released,
   type Renewal,
   type Renewed,
   type TakeAnswer,
+  type TakeRequest,
   type WaiterView,
 } from '../../store.js'
-import { type Reply, maybeText, text } from '../../clients/redis/adapter.js'
+import { type RedisReply, maybeText, text } from '../../clients/redis/adapter.js'
+import { StoreUnavailableError } from '../../errors.js'
 import { unavailable } from './errors.js'
-import { statesOf } from './takes.js'
+import { RESERVED_TOKENS } from './grant-inbox.js'
+import type { Keys } from './keys.js'
 
+/** The answers to the items of a call that failed. */
+export const undecided = (error: unknown): Failure => ({ granted: 'unknown', error })
+export const unknown = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
+
+/** HALF_A_DAY_MS: from here on a lease might outlive its index, unless the slow path prolongs the index. */
 const HALF_A_DAY_MS = 43_200_000
 
 /** Redis counts whole milliseconds. Never more than asked for, and never none. */
@@ -27,47 +38,130 @@ export function wholeMs(ms: number): number {
   return Math.max(Math.floor(ms), 1)
 }
 
-/** acquire.lua says how. An exclusive claim without further wishes, the usual one, is written as short as can be. */
-export function termsOfClaim({ weight, capacity, placeMs, announce, steal, value, ttlMs }: Claim): string {
-  const queueMs = placeMs !== undefined && placeMs > 0 ? String(wholeMs(placeMs)) : ''
-  // Long leases take the slow path, which sees to it that the index outlives them.
-  if (weight === ALL && !announce && !steal && value === undefined && ttlMs < HALF_A_DAY_MS) return queueMs
-  const flags = `${announce ? 'a' : ''}${steal ? 's' : ''}${value === undefined ? '' : 'v'}`
-  return `${weight}:${capacity}:${queueMs || '0'}:${flags}:${value ?? ''}`
+/** An exclusive claim without further wishes. Long leases take the slow path, which sees to it that the index outlives them. */
+function isSimple({ weight, announce, steal, value, ttlMs }: Claim): boolean {
+  return weight === ALL && !announce && !steal && value === undefined && ttlMs < HALF_A_DAY_MS
+}
+
+function queueTerm(queueMs: number | undefined): string {
+  return queueMs !== undefined && queueMs > 0 ? String(wholeMs(queueMs)) : ''
+}
+
+function termsOfClaim(claim: Claim): string {
+  const entry = queueTerm(claim.queueMs)
+  if (isSimple(claim) && !claim.tokens) return entry
+  const { weight, capacity, announce, steal, value, tokens } = claim
+  const flags = `${announce ? 'a' : ''}${steal ? 's' : ''}${value === undefined ? '' : 'v'}${tokens ? 't' : ''}`
+  return `${weight}:${capacity}:${entry || '0'}:${flags}:${value ?? ''}`
+}
+
+/** NO_DEADLINE: for a server whose time is not known yet. Later than every time of as many digits. */
+const NO_DEADLINE = '9999999999999999'
+
+/** The arguments of acquire.lua, which says how. Most claims want the same: that is said once, and written once per deadline. */
+export class AcquireHeader {
+  #deadline = ''
+  #subscriber = ''
+  #queueMs: number | undefined
+  #text = ''
+
+  argsOf(claims: readonly Claim[], atomic: boolean, deadline: string, subscriber: string): string[] {
+    const { ttlMs, queueMs, tokens } = claims[0] as Claim
+    const isLone = claims.length === 1
+    let uniform = !atomic
+    for (let i = 0; uniform && i < claims.length; i++) {
+      const claim = claims[i] as Claim
+      uniform = claim.ttlMs === ttlMs && claim.queueMs === queueMs && isSimple(claim) && (isLone || !claim.tokens)
+    }
+    if (!uniform) {
+      const args = [`${atomic ? '*' : '-'}${deadline || NO_DEADLINE}|:${subscriber}`]
+      for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOfClaim(claim))
+      return args
+    }
+    const header = this.#uniform(deadline, subscriber, queueMs)
+    const args = [tokens ? `+${header.slice(1)}` : header, String(wholeMs(ttlMs))]
+    for (const { owner } of claims) args.push(owner)
+    return args
+  }
+
+  #uniform(deadline: string, subscriber: string, queueMs: number | undefined): string {
+    const isSame = deadline === this.#deadline && subscriber === this.#subscriber && queueMs === this.#queueMs
+    if (isSame && this.#text !== '') return this.#text
+    this.#deadline = deadline
+    this.#subscriber = subscriber
+    this.#queueMs = queueMs
+    this.#text = `=${deadline || NO_DEADLINE}|${queueTerm(queueMs)}:${subscriber}`
+    return this.#text
+  }
 }
 
 /** A lone answer is not in a list: the usual case spares the client a nested reply. */
-export function answersOf(reply: Reply, count: number): Reply[] {
-  return count === 1 ? [reply] : (reply as Reply[])
+function answersOf(reply: RedisReply, count: number): RedisReply[] {
+  return count === 1 ? [reply] : (reply as RedisReply[])
+}
+
+/** A reply that answers several items at once, each with the same. */
+const isForAll = (reply: RedisReply, count: number): boolean => count > 1 && !Array.isArray(reply)
+
+/** The same for those that say yes to all. Anything else is no answer. */
+function isYesForAll(reply: RedisReply, count: number): boolean {
+  if (!isForAll(reply, count)) return false
+  if (Number(reply) === 1) return true
+  throw new StoreUnavailableError(`redis answered ${count} requests with what is no answer`)
 }
 
 /** `!` and the error, for an item that failed by itself. */
-function failureOf(reply: Reply): Error | undefined {
+function failureOf(reply: RedisReply): Error | undefined {
   if (typeof reply === 'number' || Array.isArray(reply)) return undefined
   const said = text(reply)
   return said.startsWith('!') ? unavailable(new Error(said.slice(1))) : undefined
 }
 
 /** `@` and the server's time, for a question that arrived after its asker had given up. */
-export function tooLate(reply: Reply): number | undefined {
+export function tooLate(reply: RedisReply): number | undefined {
   if (Array.isArray(reply)) return undefined
   const said = text(reply)
   return said.startsWith('@') ? Number(said.slice(1)) : undefined
 }
 
 /** The claim was not decided, because the others of its batch took long enough: it has to be asked again. */
-export function isLeftOver(reply: Reply): boolean {
+function isLeftOver(reply: RedisReply): boolean {
   return !Array.isArray(reply) && text(reply) === '+'
 }
 
+/** The answers of acquire.lua to these claims, up to the first one that is left over. */
+export function answersToClaims(
+  reply: RedisReply,
+  claims: readonly Claim[],
+  heard: (micros: number) => void,
+): Answer[] {
+  if (isForAll(reply, claims.length)) return grantsFrom(BigInt(text(reply)), claims)
+  const replies = answersOf(reply, claims.length)
+  const left = claims.length > 1 && isLeftOver(replies.at(-1)) ? replies.findIndex(isLeftOver) : claims.length
+  const answers: Answer[] = []
+  for (let i = 0; i < left; i++) answers.push(answerOf(replies[i], claims[i] as Claim, heard))
+  return answers
+}
+
+/** All granted, with this token and those that follow it. */
+function grantsFrom(first: bigint, claims: readonly Claim[]): Answer[] {
+  let token = first
+  return claims.map(({ owner, ttlMs }) => ({ granted: true, owner, token: token++, ttlMs: wholeMs(ttlMs) }))
+}
+
 /** `heard`: what the server's clock said, in microseconds. */
-export function answerOf(reply: Reply, claim: Claim, ttlMs: number, heard: (micros: number) => void): Answer {
+function answerOf(reply: RedisReply, claim: Claim, heard: (micros: number) => void): Answer {
   if (!Array.isArray(reply)) {
     const error = failureOf(reply)
     if (error) return { granted: 'unknown', error }
-    return { granted: true, owner: claim.owner, token: BigInt(text(reply)), ttlMs }
+    const said = text(reply)
+    const { owner } = claim
+    const ttlMs = wholeMs(claim.ttlMs)
+    // Written out: spreading shows in the price of a lock.
+    if (!said.endsWith('+')) return { granted: true, owner, token: BigInt(said), ttlMs }
+    return { granted: true, owner, token: BigInt(said.slice(0, -1)), ttlMs, tokens: RESERVED_TOKENS }
   }
-  const [ahead, newest, now, owner, left, token, value, foreign] = reply as Reply[]
+  const [ahead, newest, now, owner, left, token, value, foreign] = reply as RedisReply[]
   heard(Number(now))
   const refusal = { granted: false, ahead: Number(ahead), newest: BigInt(text(newest)) } as const
   if (owner === undefined || owner === null) return refusal
@@ -76,15 +170,68 @@ export function answerOf(reply: Reply, claim: Claim, ttlMs: number, heard: (micr
   return { ...refusal, blocker }
 }
 
-/** The arguments of renew.lua for one lease. */
-export function termsOfRenewal({ owner, token, ttlMs, value, queued }: Renewal): string[] {
-  const what = queued ? '?' : value === undefined ? '' : `=${value}`
-  return [owner, token === undefined ? '' : String(token), String(wholeMs(ttlMs)), what]
+/** As the index has it. */
+function entryOf(owner: string, token: bigint | undefined): string {
+  return token === undefined ? `:${owner}` : `${token}:${owner}`
 }
 
-export function renewedOf(reply: Reply, ttlMs: number, heard: (micros: number) => void): Renewed {
+/** The arguments of release.lua, which says how. */
+export function termsOfReleases(leases: readonly LeaseId[]): string[] {
+  const args: string[] = []
+  for (const { owner, token } of leases) args.push(entryOf(owner, token))
+  return args
+}
+
+/** The arguments of renew.lua, which says how. Most leases of a heartbeat want the same ttl: that is said once. */
+export function termsOfRenewals(renewals: readonly Renewal[]): string[] {
+  const ttl = wholeMs((renewals[0] as Renewal).ttlMs)
+  let uniform = true
+  for (let i = 0; uniform && i < renewals.length; i++) {
+    const { ttlMs, value, queued } = renewals[i] as Renewal
+    uniform = !queued && value === undefined && wholeMs(ttlMs) === ttl
+  }
+  const args = [uniform ? String(ttl) : '']
+  for (const { owner, token, ttlMs, value, queued } of renewals) {
+    args.push(entryOf(owner, token))
+    if (!uniform) args.push(String(wholeMs(ttlMs)), queued ? '?' : value === undefined ? '' : `=${value}`)
+  }
+  return args
+}
+
+/** The answers of renew.lua to these renewals. */
+export function answersToRenewals(
+  reply: RedisReply,
+  renewals: readonly Renewal[],
+  heard: (micros: number) => void,
+): Renewed[] {
+  const { length } = renewals
+  const all = isYesForAll(reply, length)
+  const replies = all ? [] : answersOf(reply, length)
+  const newest = replies.length > length ? BigInt(text(replies[length])) : undefined
+  if (newest !== undefined) heard(Number(text(replies[length + 1])))
+  // Nearly all leases of a heartbeat have one ttl, and so one answer.
+  let ours: Extract<Renewed, { outcome: 'ours' }> = { outcome: 'ours', ttlMs: 0 }
+  return renewals.map(({ ttlMs }, i) => {
+    const answer = all ? 1 : replies[i]
+    if (answer !== 1) return firstOf(answer, newest) ?? renewedOf(answer, wholeMs(ttlMs), heard)
+    const whole = wholeMs(ttlMs)
+    if (ours.ttlMs !== whole) ours = { outcome: 'ours', ttlMs: whole }
+    return ours
+  })
+}
+
+/** `w` and when the lease in its way ends, for a queue entry that is the first. */
+function firstOf(reply: RedisReply, newest: bigint | undefined): Renewed | undefined {
+  if (newest === undefined || typeof reply === 'number' || Array.isArray(reply)) return undefined
+  const said = text(reply)
+  if (!said.startsWith('w')) return undefined
+  const ms = Number(said.slice(1))
+  return { outcome: 'waiting', newest, ahead: 0, blockedMs: ms < 0 ? undefined : ms }
+}
+
+function renewedOf(reply: RedisReply, ttlMs: number, heard: (micros: number) => void): Renewed {
   if (Array.isArray(reply)) {
-    const [kind, token, now, ms] = reply as Reply[]
+    const [kind, token, now, ms] = reply as RedisReply[]
     heard(Number(now))
     if (Number(kind) === 2) return { outcome: 'granted', token: BigInt(text(token)), ttlMs: Math.max(Number(ms), 0) }
     const waiting = { outcome: 'waiting', newest: BigInt(text(token)) } as const
@@ -96,7 +243,13 @@ export function renewedOf(reply: Reply, ttlMs: number, heard: (micros: number) =
   return Number(reply) === 1 ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
 }
 
-export function releasedOf(reply: Reply): Released {
+/** The answers of release.lua to so many leases. */
+export function answersToReleases(reply: RedisReply, count: number): Released[] {
+  if (isYesForAll(reply, count)) return Array.from({ length: count }, () => ({ outcome: 'released' }))
+  return answersOf(reply, count).map(releasedOf)
+}
+
+function releasedOf(reply: RedisReply): Released {
   const error = failureOf(reply)
   if (error) return { outcome: 'unknown', error }
   return { outcome: Number(reply) === 1 ? 'released' : 'gone' }
@@ -111,13 +264,21 @@ export interface KeyView {
 }
 
 /** As inspect.lua says it. */
-export function viewOf(reply: Reply, key: string): KeyView {
+export function viewOf(reply: RedisReply, key: string): KeyView {
   const error = failureOf(reply)
   if (error) throw error
-  const [holders, waiting, waiters, more] = reply as [Reply[][], Reply, Reply[][], Reply]
+  const [holders, waiting, waiters, more, shares, now] = reply as [
+    RedisReply[][],
+    RedisReply,
+    RedisReply[][],
+    RedisReply,
+    RedisReply[],
+    RedisReply,
+  ]
+  const rows = shares.length > 0 ? rowsOf(shares, Number(now)) : holders
   return {
     more: Number(more) === 1,
-    holders: holders.map((row) => holderOf(row, key, Number(waiting))),
+    holders: rows.map((row) => holderOf(row, key, Number(waiting))),
     waiters: waiters.map(([owner, weight, capacity, waited, value]) => ({
       key,
       owner: text(owner),
@@ -129,7 +290,21 @@ export function viewOf(reply: Reply, key: string): KeyView {
   }
 }
 
-function holderOf(row: Reply[], key: string, waiting: number): HolderView {
+/** Shares as they are written (`shares` in common.lua), as rows of holders. */
+function rowsOf(shares: readonly RedisReply[], now: number): RedisReply[][] {
+  const rows: RedisReply[][] = []
+  for (let i = 0; i < shares.length; i += 3) {
+    const [, weight, capacity, token, flags = '', value] =
+      /^(\d+):(\d+):(\d+):([a-z]*):([^]*)$/i.exec(maybeText(shares[i + 2]) ?? '') ?? []
+    if (token === undefined) continue
+    const left = Math.max(Number(text(shares[i + 1])) - now, 0)
+    const held = Math.max(Math.round(now - Number(token) / 1_000), 0)
+    rows.push([shares[i], weight, capacity, token, left, held, flags.includes('v') ? value : null, 0])
+  }
+  return rows
+}
+
+function holderOf(row: RedisReply[], key: string, waiting: number): HolderView {
   const [owner, weight, capacity, token, left, held, value, foreign] = row
   const view: HolderView = {
     key,
@@ -147,11 +322,11 @@ function holderOf(row: Reply[], key: string, waiting: number): HolderView {
 }
 
 /** The five answers of one take. */
-export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Failure {
+export function takenOf(replies: readonly RedisReply[], at: number): TakeAnswer | Failure {
   const error = failureOf(replies[at])
   if (error) return { granted: 'unknown', error }
   const retryAfter = Number(replies[at + 2])
-  const limits = statesOf(replies[at + 4])
+  const limits = limitStatesOf(replies[at + 4])
   return {
     ...(limits ? { limits } : {}),
     allowed: Number(replies[at]) === 1,
@@ -162,17 +337,69 @@ export function takenOf(replies: readonly Reply[], at: number): TakeAnswer | Fai
 }
 
 /** -1: a key without expiry. -2: it ended while we looked. */
-function remaining(left: Reply): { ttlMs?: number } {
+function remaining(left: RedisReply): { ttlMs?: number } {
   const ms = Number(left)
   return left === null || left === undefined || ms === -1 ? {} : { ttlMs: Math.max(ms, 0) }
 }
 
-function tokenOf(token: Reply): { token?: bigint } {
+function tokenOf(token: RedisReply): { token?: bigint } {
   const said = maybeText(token)
   return said === undefined ? {} : { token: BigInt(said) }
 }
 
-function valueOf(value: Reply): { value?: string } {
+function valueOf(value: RedisReply): { value?: string } {
   const said = maybeText(value)
   return said === undefined ? {} : { value: said }
+}
+
+const ALGORITHM_CODES = { 'token-bucket': 'b', 'sliding-window': 'w', 'fixed-window': 'f' } as const
+
+/** The keys of take.lua. */
+export function metersOf(requests: readonly TakeRequest[], keys: Keys): string[] {
+  const meters: string[] = []
+  for (const { key, limits } of requests) {
+    for (let i = 0; i < limits.length; i++) meters.push(keys.meter(key, i, limits[i] as Limit))
+  }
+  return meters
+}
+
+/** The arguments of take.lua, which says how. Most takes are of one limiter and cost the same: that is then said once. */
+export function termsOfTakes(requests: readonly TakeRequest[]): string[] {
+  const sets = new Map<readonly Limit[], number>()
+  const args: string[] = ['']
+  for (const { limits } of requests) {
+    if (sets.has(limits)) continue
+    sets.set(limits, sets.size + 1)
+    args.push(String(limits.length))
+    for (const { algorithm, limit, perMs, burst, blockMs = '', blockGrowth = '' } of limits) {
+      args.push(
+        ALGORITHM_CODES[algorithm],
+        String(limit),
+        String(perMs),
+        String(burst),
+        String(blockMs),
+        String(blockGrowth),
+      )
+    }
+  }
+  args[0] = String(sets.size)
+  const [first] = requests
+  if (first && sets.size === 1 && requests.every((request) => costOf(request) === costOf(first))) {
+    args.push('=', '1', costOf(first))
+  } else for (const request of requests) args.push(String(sets.get(request.limits)), costOf(request))
+  return args
+}
+
+function costOf({ cost, reset }: TakeRequest): string {
+  return reset ? 'x' : String(cost)
+}
+
+/** Where each limit stands: flat, as take.lua tells it. */
+function limitStatesOf(reply: unknown): LimitState[] | undefined {
+  if (!Array.isArray(reply)) return undefined
+  const states: LimitState[] = []
+  for (let i = 0; i + 1 < reply.length; i += 2) {
+    states.push({ remaining: Number(reply[i]), nextMs: Number(reply[i + 1]) / 1_000 })
+  }
+  return states
 }

@@ -5,7 +5,8 @@
  *
  * @module
  */
-import { type Ear, type Reply, lettersOf, text } from '../../clients/redis/adapter.js'
+import type { LeaseId } from '../../store.js'
+import { type RedisSubscriber, type RedisReply, grantMessagesOf, text } from '../../clients/redis/adapter.js'
 
 export interface GrantInboxOptions {
   /** The key of the list. */
@@ -31,7 +32,7 @@ export class GrantInbox {
   open = false
   /** The connection is blocked on the list: if nothing arrives, it is of no use any more. */
   blocked = false
-  readonly #ear: Ear
+  readonly #subscriber: RedisSubscriber
   readonly #options: GrantInboxOptions
   /** Other commands on the same connection meanwhile. */
   readonly #commands = new Set<Promise<unknown>>()
@@ -39,8 +40,8 @@ export class GrantInbox {
   #closed = false
   #silence: NodeJS.Timeout | undefined
 
-  constructor(ear: Ear, options: GrantInboxOptions) {
-    this.#ear = ear
+  constructor(subscriber: RedisSubscriber, options: GrantInboxOptions) {
+    this.#subscriber = subscriber
     this.#options = options
     this.opened = this.#begin()
   }
@@ -66,9 +67,9 @@ export class GrantInbox {
     const { name, timeoutMs, probe } = this.#options
     let timer: NodeJS.Timeout | undefined
     try {
-      if (!(await this.#ear.takesMail())) return false
+      if (!(await this.#subscriber.supportsGrantInbox())) return false
       this.blocked = true
-      const first = this.#ear.mail(name, BLOCK_MS)
+      const first = this.#subscriber.popGrants(name, BLOCK_MS)
       // Whether it failed is looked at below.
       first.catch(() => {})
       await probe()
@@ -76,7 +77,7 @@ export class GrantInbox {
         timer = setTimeout(() => resolve(undefined), timeoutMs)
         timer.unref()
       })
-      if (lettersOf(await Promise.race([first, late])).length === 0) return false
+      if (grantMessagesOf(await Promise.race([first, late])).length === 0) return false
     } catch (error) {
       return isRefusal(error) ? false : undefined
     } finally {
@@ -95,13 +96,13 @@ export class GrantInbox {
     // A connection that only seems to be open would leave every hand-off to the heartbeat of its waiter.
     this.#silence = setTimeout(this.#break, BLOCK_MS + this.#options.timeoutMs)
     this.#silence.unref()
-    this.#ear.mail(this.#options.name, BLOCK_MS).then(this.#take, this.#break)
+    this.#subscriber.popGrants(this.#options.name, BLOCK_MS).then(this.#take, this.#break)
   }
 
-  readonly #take = (reply: Reply): void => {
+  readonly #take = (reply: RedisReply): void => {
     clearTimeout(this.#silence)
     this.#waiting = false
-    const messages = lettersOf(reply)
+    const messages = grantMessagesOf(reply)
     for (let i = 0; i < messages.length; i++) {
       const message = text(messages[i])
       if (message === '' || this.#closed) continue
@@ -126,4 +127,50 @@ export class GrantInbox {
 function isRefusal(error: unknown): boolean {
   if (!(error instanceof Error)) return false
   return /^(ERR|NOPERM|WRONGTYPE)\b/.test(error.message) || isRefusal(error.cause)
+}
+
+// What the scripts tell subscribers; common.lua says how it is written.
+
+/** A grant as it was pushed. A token of 0: the owner is first in the queue, there is room, and it may ask. */
+export interface GrantMessage {
+  owner: string
+  token: bigint
+  /** By the server's clock, in milliseconds. It may have lain in a buffer since it was sent. */
+  endMs: number
+  /** How many tokens are reserved from this one on, if there are more than this one. */
+  tokens: number | undefined
+}
+
+/** How many tokens the scripts reserve for a grant that wants more than one: common.lua. */
+export const RESERVED_TOKENS = 32
+
+const TOKEN_END = 16
+const TIME_END = TOKEN_END + 13
+const END_END = TIME_END + 1
+
+/** Where the name of the key begins, behind the owner. */
+export function endOfOwner(message: string): number {
+  return message.indexOf('\0', END_END)
+}
+
+/** What a message says, the name of the key excepted. Somebody waits for it: so in as few steps as can be. */
+export function grantOf(message: string, end: number): GrantMessage {
+  return {
+    owner: message.slice(END_END, end),
+    token: BigInt(message.slice(0, TOKEN_END)),
+    endMs: Number(message.slice(TOKEN_END, TIME_END)),
+    tokens: message[TIME_END] === '+' ? RESERVED_TOKENS : undefined,
+  }
+}
+
+/** The leases that a message on the channel of revocations names; `keyOf` makes a key of a plain one. */
+export function revokedOf(message: string, keyOf: (plain: string) => string): LeaseId[] {
+  const [plain = '', ...rows] = message.split('\0')
+  const key = keyOf(plain)
+  return rows
+    .filter((row) => row.length > TOKEN_END)
+    .map((row) => {
+      const token = BigInt(row.slice(0, TOKEN_END))
+      return { key, owner: row.slice(TOKEN_END), ...(token > 0n ? { token } : {}) }
+    })
 }

@@ -4,11 +4,10 @@
  * @module
  */
 import type { Store } from '../../store.js'
-import { adapterOf } from '../../clients/redis/adapter-of.js'
-import type { RedisStoreOptions } from './options.js'
-import { createRedisStore } from './store.js'
+import { adapterOf } from '../../clients/redis/open.js'
+import { createRedisStore, type RedisStoreOptions } from './create.js'
 
-export type { RedisStoreOptions } from './options.js'
+export type { RedisStoreOptions } from './create.js'
 
 /** An ioredis `Redis` or `Cluster` (5 or 6), or what node-redis (5 or 6) makes: client, cluster or sentinel. */
 export type RedisClient =

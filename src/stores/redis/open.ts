@@ -3,86 +3,51 @@
  *
  * @module
  */
-import { MissingPackageError } from '../../errors.js'
+import { adapterOf, openRedis, parseRedisUrl, type RedisAddress } from '../../clients/redis/open.js'
+import { InvalidOptionError } from '../../errors.js'
 import type { Store } from '../../store.js'
-import { adapterOf } from '../../clients/redis/adapter-of.js'
-import { loadIoRedis, loadNodeRedis } from '../../clients/redis/load.js'
-import { type Address, parseAddress } from './address.js'
-import { embedded } from './scripts.js'
-import { createRedisStore } from './store.js'
-
-/** A client, and how to end it. */
-interface Opened {
-  client: object
-  close: () => Promise<unknown>
-}
+import { unknownWord } from '../../util/options.js'
+import { createRedisStore, type RedisStoreOptions } from './create.js'
+import { embedded } from './transport.js'
 
 /**
  * `redis://`, `redis+cluster://`, `redis+sentinel://`, each also as `rediss…`, with whichever of ioredis and node-redis
  * is installed. `close()` of the store closes the client too.
  */
 export async function open(url: string): Promise<Store> {
-  const address = parseAddress(url)
-  const opened = (await withIoRedis(address)) ?? (await withNodeRedis(address))
-  if (!opened) throw new MissingPackageError('a store on Redis', ['ioredis', 'redis'])
-  return createRedisStore(adapterOf(opened.client), address.options, embedded, opened.close)
+  const { address, options } = parseAddress(url)
+  const { client, close } = await openRedis(address, 'a store on Redis')
+  return createRedisStore(adapterOf(client), options, embedded, close)
 }
 
-/** What is wrong is said by the call that it concerns; an unheard `error` event would end the process. */
-const ignore = (): void => {}
+const FORM =
+  'redis://[user:password@]host[:port][/db], redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/master[/db], ' +
+  'each also as rediss…, each with ?prefix=…, ?timeout=…, ?replicas=… and ?within=…'
 
-async function withIoRedis({ kind, tls, hosts, username, password, db, master }: Address): Promise<Opened | undefined> {
-  const ioredis = await loadIoRedis()
-  if (!ioredis) return undefined
-  const secret = { ...(username === undefined ? {} : { username }), ...(password === undefined ? {} : { password }) }
-  const secure = tls ? { tls: {} } : {}
-  if (kind === 'cluster') {
-    const client = new ioredis.Cluster(hosts, { redisOptions: { ...secret, ...secure } })
-    client.on('error', ignore)
-    return { client, close: async () => client.disconnect() }
+const PORTS = { redis: 6379, 'redis+cluster': 6379, 'redis+sentinel': 26379 }
+const TLS_PORTS = { rediss: 6379, 'rediss+cluster': 6379, 'rediss+sentinel': 26379 }
+
+export function parseAddress(url: string): { address: RedisAddress; options: RedisStoreOptions } {
+  const { scheme, hosts, username, password, path, query } = parseRedisUrl(url, { ...PORTS, ...TLS_PORTS }, FORM)
+  const bad = (): InvalidOptionError => new InvalidOptionError('store', url, FORM)
+  const [protocol, kind = 'single'] = scheme.split('+') as [string, RedisAddress['kind']?]
+  if (kind === 'single' && hosts.length !== 1) throw bad()
+  const master = kind === 'sentinel' ? (path.shift() ?? '') : ''
+  if (kind === 'sentinel' && master === '') throw bad()
+  const db = path.length === 0 || path[0] === '' ? 0 : Number(path[0])
+  if (!Number.isInteger(db) || db < 0 || path.length > 1 || (kind === 'cluster' && db !== 0)) throw bad()
+  const tls = protocol === 'rediss'
+  return { address: { kind, tls, hosts, username, password, db, master }, options: optionsOf(query) }
+}
+
+function optionsOf(query: URLSearchParams): RedisStoreOptions {
+  const options: RedisStoreOptions = {}
+  for (const [name, value] of query) {
+    if (name === 'prefix') options.prefix = value
+    else if (name === 'timeout') options.timeout = value as NonNullable<RedisStoreOptions['timeout']>
+    else if (name === 'replicas') options.replicas = /^\d{1,3}$/.test(value) ? Number(value) : Number.NaN
+    else if (name === 'within') options.within = value as NonNullable<RedisStoreOptions['within']>
+    else throw unknownWord('option', name, ['prefix', 'timeout', 'replicas', 'within'])
   }
-  const client = new ioredis.Redis(
-    kind === 'sentinel'
-      ? { sentinels: hosts, name: master, db, ...secret, ...(tls ? { tls: {}, enableTLSForSentinelMode: true } : {}) }
-      : { ...hosts[0], db, ...secret, ...secure },
-  )
-  client.on('error', ignore)
-  return { client, close: async () => client.disconnect() }
-}
-
-async function withNodeRedis(address: Address): Promise<Opened | undefined> {
-  const module = await loadNodeRedis()
-  if (!module) return undefined
-  const client = nodeRedisClient(module, address)
-  client.on('error', ignore)
-  // Not awaited: it goes on trying, and calls say why it is not connected yet.
-  client.connect().catch(ignore)
-  return { client, close: async () => client.destroy() }
-}
-
-interface NodeRedisClient {
-  on(event: 'error', listener: () => void): unknown
-  connect(): Promise<unknown>
-  destroy(): unknown
-}
-
-function nodeRedisClient(module: typeof import('redis'), address: Address): NodeRedisClient {
-  const { kind, tls, hosts, username, password, db, master } = address
-  const secret = { ...(username === undefined ? {} : { username }), ...(password === undefined ? {} : { password }) }
-  const secure = tls ? { socket: { tls: true as const } } : {}
-  if (kind === 'cluster') {
-    const rootNodes = hosts.map(({ host, port }) => ({ socket: { host, port, ...secure.socket } }))
-    return module.createCluster({ rootNodes, defaults: { ...secret, ...secure } }) as NodeRedisClient
-  }
-  if (kind === 'sentinel') {
-    const nodeClientOptions = { ...secret, ...secure, database: db }
-    return module.createSentinel({
-      name: master,
-      sentinelRootNodes: hosts,
-      nodeClientOptions,
-      sentinelClientOptions: secure,
-    }) as NodeRedisClient
-  }
-  const { host, port } = hosts[0] as { host: string; port: number }
-  return module.createClient({ ...secret, socket: { host, port, ...secure.socket }, database: db }) as NodeRedisClient
+  return options
 }

@@ -1,6 +1,7 @@
-/** A deadline is good for this long, so that its text need not be made anew for every request. */
+/** REUSE_MS: how long the text of a deadline is used again. Making it anew for every request shows in the price of a lock. */
 const REUSE_MS = 50
 
+/** HEAR_EVERY_MS: how old what is known of the server's time may be before the token of a grant is used to correct it. */
 const HEAR_EVERY_MS = 1_000
 
 /**

@@ -1,64 +1,78 @@
 import type { StoreEvent } from '../../store.js'
+import type { GrantMessage } from './grant-inbox.js'
 
-/** What a listening connection reports. */
-export interface Listening {
-  message: (channel: string, text: string) => void
-  /** A grant came by the inbox. */
-  grant: (message: string) => void
-  /** It broke, after so long. */
-  broken: (livedMs: number) => void
-  /** This channel, or all of them, are no longer told here: the slot went to another server. */
-  moved: (channel: string | undefined) => void
-  /** Not on this server, or not for this user. */
-  noInbox: () => void
+/** Turns a pushed grant into an event, now or once that is confirmed. */
+export type Judge = (key: string, grant: GrantMessage, deliver: (event: StoreEvent) => void) => void
+
+/** A store that uses the connection, and what it is asked for. */
+export interface WakeupsUser {
+  /** Makes the client ask the cluster who serves the slot of this channel now. */
+  findOut: (channel: string) => Promise<unknown>
+  /** Pushes an empty message to this list. */
+  probe: (inbox: string) => Promise<unknown>
+  judge: Judge
 }
 
-/** What is told of one key, or the revocations of all keys, and everybody who watches that. */
+/** `key`: which one it is about, if that is known. */
+export type TopicListener = (event: StoreEvent, key?: string) => void
+
+/** The events of one key, or of all keys, and their listeners. */
 export class Topic {
   /** What is subscribed to for it, or is being. */
   channels: string[] = []
   /** The address of the connection on which it is subscribed, or is being. */
   at: string | undefined
   live = false
-  /** Somebody wants to hear everything, not only its grants. */
-  everything = false
-  /** Never changed while they are called: whoever comes or goes meanwhile makes another list. */
-  #listeners: readonly ((event: StoreEvent) => void)[] = []
+  /** Never changed in place: a listener may be added or removed while the others are called. */
+  #listeners: readonly TopicListener[] = []
+  /** Of the store behind each listener, in the same order. */
+  #judges: readonly Judge[] = []
   /** It was live before: what happened since may have been missed. */
   #interrupted = false
   readonly #settle = new Set<(live: boolean) => void>()
 
   constructor(
     readonly key: string,
-    /** Told within the shard of the slot only. */
+    /** ClientUser within the shard of the slot only. */
     readonly sharded: boolean,
     readonly slot: number,
   ) {}
 
-  add(listener: (event: StoreEvent) => void): void {
+  add(listener: TopicListener, judge: Judge): void {
     this.#listeners = [...this.#listeners, listener]
+    this.#judges = [...this.#judges, judge]
   }
 
   /** A function given twice listens twice. Returns whether it was the last one. */
-  remove(listener: (event: StoreEvent) => void): boolean {
+  remove(listener: TopicListener): boolean {
     const at = this.#listeners.indexOf(listener)
     this.#listeners = this.#listeners.filter((_, i) => i !== at)
+    this.#judges = this.#judges.filter((_, i) => i !== at)
     return this.#listeners.length === 0
   }
 
+  /** Each store judges by what it knows of the server, and tells its own listeners. */
+  receive(key: string, grant: GrantMessage): void {
+    const [first] = this.#judges
+    if (first && this.#judges.every((judge) => judge === first))
+      return first(key, grant, (event) => this.tell(event, key))
+    for (const judge of new Set(this.#judges)) judge(key, grant, (event) => this.tell(event, key, judge))
+  }
+
   /** A listener that throws must not keep the event from the others, nor end the loop that reads the connection. */
-  tell(event: StoreEvent): void {
-    const listeners = this.#listeners
+  tell(event: StoreEvent, key?: string, by?: Judge): void {
+    const [listeners, judges] = [this.#listeners, this.#judges]
     for (let i = 0; i < listeners.length; i++) {
+      if (by && judges[i] !== by) continue
       try {
-        ;(listeners[i] as (event: StoreEvent) => void)(event)
+        ;(listeners[i] as TopicListener)(event, key)
       } catch {
-        // Events are hints: whoever failed to act on one asks again by itself.
+        // Events are hints: a waiter that failed to act on one asks again by itself.
       }
     }
   }
 
-  /** Events arrive from now on. Whatever was told while nobody heard is lost: whoever waits had better ask. */
+  /** Events arrive from now on. Those during an interruption are lost, so that every waiter is told to ask. */
   resume(): void {
     this.live = true
     this.settle(true)

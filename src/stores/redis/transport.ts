@@ -3,22 +3,61 @@
  *
  * @module
  */
-import { StoreUnavailableError } from '../../errors.js'
-import { formatDuration } from '../../kit/duration.js'
-import type { Adapter, Reply } from '../../clients/redis/adapter.js'
-import { isNoScript, runScript, type Script } from '../../clients/redis/script.js'
-import { slotOf } from './slots.js'
+import { StoreUnavailableError, UnsupportedError } from '../../errors.js'
+import { formatDuration } from '../../util/duration.js'
+import type { Adapter, RedisReply } from '../../clients/redis/adapter.js'
+import { isNoScript, runScript, type Script, scriptOf } from '../../clients/redis/script.js'
+import { type Index, type Keys, slotOf } from './keys.js'
+import * as lua from './lua/embedded.js'
 import { unavailable } from './errors.js'
 
-/** After a failure, how often to look whether the server is back: at first, and at most. */
+/** The text of each .lua file. */
+export type RedisScriptSources = Readonly<Record<keyof typeof lua, string>>
+
+export interface RedisScripts {
+  readonly acquire: Script
+  readonly renew: Script
+  readonly release: Script
+  readonly inspect: Script
+  readonly take: Script
+  readonly index: Script
+  readonly list: Script
+  readonly probe: Script
+  readonly time: Script
+}
+
+export const embedded: RedisScriptSources = lua
+
+const INCLUDE = '-- INCLUDE common.lua\n'
+
+/** On a cluster events are told within the shard: plain PUBLISH would visit every node of it. */
+export function composeScripts(sources: RedisScriptSources, cluster: boolean): RedisScripts {
+  const compose = (source: string): Script => {
+    const whole = source.replace(INCLUDE, () => sources.common)
+    return scriptOf(cluster ? whole.replaceAll("local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'") : whole)
+  }
+  return {
+    acquire: compose(sources.acquire),
+    renew: compose(sources.renew),
+    release: compose(sources.release),
+    inspect: compose(sources.inspect),
+    take: compose(sources.take),
+    index: compose(sources.index),
+    list: compose(sources.list),
+    probe: compose(sources.probe),
+    time: compose(sources.time),
+  }
+}
+
+/** PROBE_MS, LONGEST_PROBE_MS: how often a server is probed after a failure, at first and at most. Shorter hot-loops while it is down. */
 const PROBE_MS = 50
 const LONGEST_PROBE_MS = 1_000
 /**
- * How long a call waits for a client that has reported an error since it was last connected: long enough for one more
- * attempt, short enough that a caller hears why within its `wait`.
+ * REFUSED_MS: how long a call waits for a client that has reported an error since it was last connected: long enough for one more
+ * attempt, short enough that a caller is told why within its `wait`.
  */
 const REFUSED_MS = 250
-/** A failure this long after the last recovery is a new one. */
+/** CALM_MS: a failure this long after the last recovery is a new one, and is probed soon. */
 const CALM_MS = 5_000
 
 export interface TransportOptions {
@@ -50,7 +89,7 @@ export class Transport {
     this.#adapter = adapter
     this.#timeoutMs = options.timeoutMs
     this.#options = options
-    adapter.onShock(() => this.#probeSoon(options.anyKey))
+    adapter.onConnectionLost(() => this.#probeSoon(options.anyKey))
   }
 
   close(): void {
@@ -59,12 +98,12 @@ export class Transport {
   }
 
   /** Rejects with what is wrong, as a `StoreUnavailableError`. */
-  run(script: Script, keys: string[], args: string[]): Promise<Reply> {
+  run(script: Script, keys: string[], args: string[]): Promise<RedisReply> {
     return this.ask(script, keys, args, (reply) => reply)
   }
 
   /** `run`, and what is made of the reply: one promise, since every further one shows in the price of a lock. */
-  ask<T>(script: Script, keys: string[], args: string[], read: (reply: Reply) => T | Promise<T>): Promise<T> {
+  ask<T>(script: Script, keys: string[], args: string[], read: (reply: RedisReply) => T | Promise<T>): Promise<T> {
     const adapter = this.#adapter
     if (!adapter.ready()) return this.whenReady().then(() => this.ask(script, keys, args, read))
     const failure = (error: unknown): never => this.#fail(error, keys[0] as string)
@@ -120,8 +159,8 @@ export class Transport {
   }
 
   /**
-   * A client that is not connected would put the question into a queue, and carry it out minutes later, when whoever asked
-   * has long gone. So it is not given to the client before that is ready, and not at all if that takes too long.
+   * A client that is not connected would put the question into a queue, and carry it out minutes later, when the caller
+   * has long given up. So it is not given to the client before that is ready, and not at all if that takes too long.
    */
   whenReady(): Promise<void> {
     const adapter = this.#adapter
@@ -155,8 +194,108 @@ export class Transport {
       let refused = false
       let timer: NodeJS.Timeout | undefined
       limit(this.#timeoutMs)
-      const stop = adapter.onTurn(look)
+      const stop = adapter.onStateChange(look)
       look()
     })
   }
+}
+
+/**
+ * Each group of a batch in a call of its own, the answers in the order of the items. A group whose call fails is answered
+ * by `failed`, item by item: the other groups have been carried out, and their answers must not be lost with it.
+ */
+export async function regrouped<I, O, G>(
+  items: readonly I[],
+  groupOf: (item: I) => G,
+  call: (part: I[], group: G) => Promise<O[]>,
+  failed: (error: unknown) => O,
+): Promise<O[]> {
+  const groups = new Map<G, number[]>()
+  for (const [i, item] of items.entries()) {
+    const group = groupOf(item)
+    const members = groups.get(group)
+    if (members) members.push(i)
+    else groups.set(group, [i])
+  }
+  const answers: O[] = []
+  await Promise.all(
+    [...groups].map(async ([group, members]) => {
+      try {
+        const part = await call(
+          members.map((i) => items[i] as I),
+          group,
+        )
+        for (const [at, i] of members.entries()) answers[i] = part[at] as O
+      } catch (error) {
+        for (const i of members) answers[i] = failed(error)
+      }
+    }),
+  )
+  return answers
+}
+
+/** Items of one index, and the names of their keys behind that of the index. */
+export interface IndexedCall<I> {
+  readonly items: readonly I[]
+  readonly index: Index
+  readonly names: string[]
+}
+
+/**
+ * `regrouped` by index: the core never mixes slots in a call, but may mix kinds, which have an index each. `together`: all or
+ * none, which one call has to decide.
+ */
+export function byIndex<I extends { key: string }, O>(
+  keys: Keys,
+  items: readonly I[],
+  together: boolean,
+  call: (indexed: IndexedCall<I>) => Promise<O[]>,
+  failed: (error: unknown) => O,
+): Promise<O[]> {
+  if (items.length === 0) return Promise.resolve([])
+  const indexed = indexedCall(keys, items)
+  if (indexed) return call(indexed)
+  if (together)
+    throw new UnsupportedError('redis grants all or none only for keys of one kind and, on a cluster, of one slot')
+  const ask = (part: readonly I[], group: Index | Error): Promise<O[]> => {
+    if (group instanceof Error) throw group
+    return call(indexedCall(keys, part) as IndexedCall<I>)
+  }
+  return regrouped(items, (item) => indexOf(keys, item), ask, failed)
+}
+
+/** Undefined if the items have several indexes, or one of them cannot be carried. */
+function indexedCall<I extends { key: string }>(keys: Keys, items: readonly I[]): IndexedCall<I> | undefined {
+  try {
+    const { index, plain } = keys.of((items[0] as I).key)
+    const names = [index.name, plain]
+    for (let i = 1; i < items.length; i++) {
+      const name = keys.plainIn(index, (items[i] as I).key)
+      if (name === undefined) return undefined
+      names.push(name)
+    }
+    return { items, index, names }
+  } catch {
+    return undefined
+  }
+}
+
+/** The index of this key, or why the key cannot be carried. */
+function indexOf(keys: Keys, { key }: { key: string }): Index | Error {
+  try {
+    return keys.index(key)
+  } catch (error) {
+    return error as Error
+  }
+}
+
+/** Waits for a promise that never rejects, but not longer than this. */
+export async function settledWithin(ms: number, promise: Promise<void>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, ms)
+    timer.unref()
+  })
+  await Promise.race([promise, late])
+  clearTimeout(timer)
 }

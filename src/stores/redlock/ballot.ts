@@ -1,346 +1,309 @@
 /**
- * Two rounds make a lock. Round 1 sets the key on every node where it is absent and hears each node's counter. With a
- * majority held, the token is larger than every counter heard. Round 2 raises the counters to the token on those nodes,
+ * Two rounds make a lock. Round 1 sets the key on every node where it is absent and reads each node's counter. With a
+ * majority held, the token is larger than every counter read. Round 2 raises the counters to the token on those nodes,
  * where the key is still ours; with a majority of these, within the time that the lease can be trusted, it is a grant.
  *
  * Why tokens are unique and grow: two grants share a node on which both were raised. There one held after the other, and
  * what the earlier one raised, the later one found. Hence a raise may be counted only on a node whose counter went into
  * the token.
  *
- * Mostly one round is enough: its question carries a guess, and a node whose counter is smaller raises it together with
+ * Mostly one round is enough: its request carries a guess, and a node whose counter is smaller raises it together with
  * its vote. With a majority of these the guess is the token, for the same reason. Otherwise it is forgotten. A steal is never
  * raised with its vote: in one batch its victim may be, to the same guess.
  *
  * @module
  */
 import type { Answer, Claim, Failure, Refusal } from '../../store.js'
-import { type Candidate, nominate, raiseOf, tooLate, voteOf } from './candidate.js'
-import { type Census, silence } from './census.js'
-import type { Cleaner } from './cleaner.js'
-import { type Cause, type Cluster, blame, count, limit, trustedFor, unavailable } from './cluster.js'
-import type { Foresight } from './foresight.js'
-import type { RedlockNode, Vote, Votes } from './node.js'
-import { leads, refusal } from './obstacles.js'
+import { type BallotAttempt, countHeld, hasPlurality, isSplit, raiseOf, refusalOf, startAttempt } from './attempts.js'
+import { acceptGuess, forgetSilent, startRaise, type TokenGuess, voteAgain, voteOf } from './attempts.js'
+import type { BackgroundReleases } from './background-releases.js'
+import type { Census } from './census.js'
+import { BallotTimers, type Cluster, count, nodeAt, trustedFor } from './cluster.js'
+import { type Cause, nodeFailure, nodeTimeout, tooLate, unavailable } from './errors.js'
+import type { Vote, VoteReply } from './node.js'
 
-/** Where some nodes are slow and the others disagree, wait for the slow ones no longer than this times the usual. */
-const PATIENCE = 3
-const SHORTEST_PATIENCE_MS = 5
-/** How often the one with the most votes asks again for those that the others are about to give back. */
-const STAYS_AT_MOST = 3
+/** STRAGGLER_FACTOR: where most nodes answered and disagree, the slow ones get this times what the others needed. */
+const STRAGGLER_FACTOR = 3
+/** MIN_STRAGGLER_MS: the least that slow nodes get. Less than a timer's precision would leave them out by chance. */
+const MIN_STRAGGLER_MS = 5
+/**
+ * MAX_PAUSES: how often the attempt with the most votes asks again for those that the others are about to return. After
+ * that it retries like the others: a holder that died may never return its votes.
+ */
+const MAX_PAUSES = 3
 
-export interface BallotTools {
+export interface BallotParts {
   cluster: Cluster
   census: Census
-  cleaner: Cleaner
-  foresight: Foresight
+  releases: BackgroundReleases
+  guesses: TokenGuess
   freshOwner: (claim: Claim) => string
-  /** Whether anybody here waits for this key, or did a moment ago: then others elsewhere may too. */
-  awaited: (key: string) => boolean
+  /** Whether this process watches the key, or did a moment ago: then other processes may wait for it too. */
+  hasWaiters: (key: string) => boolean
 }
 
 /** One attempt for each claim of a batch: one message per node and round, each claim decided on its own. */
 export class Ballot {
-  readonly candidates: readonly Candidate[]
-  readonly #tools: BallotTools
+  readonly attempts: readonly BallotAttempt[]
+  readonly #parts: BallotParts
   readonly #done: (answers: Answer[]) => void
   readonly #startedAt: number
+  /** When votes were last asked for. */
+  #roundAt: number
   readonly #causes: (Cause | undefined)[]
   readonly #roundMs: number
+  readonly #timers: BallotTimers
   /**
    * One guess for all of them. Two of a batch can hold the same key if they share it, and then they may share this; or if
-   * one steals it from the other, and then it goes by the counters, which the guess of its victim has raised.
+   * one steals it from the other, and then its token comes from the counters, which the guess of its victim has raised.
    */
   readonly #guess: number
-  readonly #aloud: boolean
+  readonly #notifyWaiters: boolean
   #votes: Vote[] | undefined
   #unsettled: number
-  /** Nodes that said nothing for certain: something of ours may be there. */
+  /** Nodes whose last answer is missing: something of ours may be there. */
   #uncertain = 0
-  #cancelRound: (() => void) | undefined
-  #cancelPatience: (() => void) | undefined
-  #cancelHedge: (() => void) | undefined
 
-  constructor(tools: BallotTools, claims: readonly Claim[], done: (answers: Answer[]) => void) {
-    const { cluster } = tools
-    this.#tools = tools
+  constructor(parts: BallotParts, claims: readonly Claim[], done: (answers: Answer[]) => void) {
+    const { cluster } = parts
+    this.#parts = parts
     this.#done = done
-    this.#startedAt = cluster.world.now()
+    this.#startedAt = this.#roundAt = cluster.world.now()
     this.#causes = cluster.nodes.map(() => undefined)
-    this.candidates = claims.map((claim) => nominate(claim, tools.freshOwner(claim), cluster.nodes.length))
+    this.attempts = claims.map((claim) => startAttempt(claim, parts.freshOwner(claim), cluster.nodes.length))
     this.#unsettled = claims.length
-    const longest = claims.reduce((most, claim) => Math.max(most, claim.ttlMs), 0)
-    this.#roundMs = Math.min(cluster.nodeTimeoutMs, longest)
-    this.#guess = tools.foresight.next()
-    this.#aloud = claims.some(({ key }) => tools.awaited(key))
+    this.#roundMs = Math.min(cluster.nodeTimeoutMs, Math.max(0, ...claims.map(({ ttlMs }) => ttlMs)))
+    this.#timers = new BallotTimers(cluster.world, this.#roundMs, () => this.#endRound())
+    this.#guess = parts.guesses.next()
+    this.#notifyWaiters = claims.some(({ key }) => parts.hasWaiters(key))
   }
 
-  /** Once, when a majority may vote. */
+  /** Called once, when a majority may vote. */
   start(): void {
-    const { nodes } = this.#tools.cluster
-    const everyone = 2 ** nodes.length - 1
-    for (const candidate of this.candidates) candidate.asked = everyone
-    this.#armRound()
-    for (let i = 0; i < nodes.length && this.#unsettled > 0; i++) this.#askVotes(i, this.candidates)
+    const { nodes } = this.#parts.cluster
+    for (const attempt of this.attempts) attempt.asked = 2 ** nodes.length - 1
+    this.#startRound()
+    for (let i = 0; i < nodes.length && this.#unsettled > 0; i++) this.#askVotes(i, this.attempts)
   }
 
-  /** The one who asked has gone: whatever comes of it is given back. */
-  abandon(candidate: Candidate): void {
-    if (candidate.phase === 'granted' || candidate.phase === 'failed') return
-    this.#fail(candidate, { granted: false })
+  #startRound(): void {
+    this.#roundAt = this.#parts.cluster.world.now()
+    this.#timers.startRound()
+  }
+
+  /** The caller has given up: whatever comes of this attempt is released. */
+  abandon(attempt: BallotAttempt): void {
+    if (attempt.phase === 'granted' || attempt.phase === 'failed') return
+    this.#fail(attempt, { granted: false })
     this.#finish()
   }
 
-  #askVotes(i: number, candidates: readonly Candidate[]): void {
-    const { cluster, census } = this.#tools
-    const node = cluster.nodes[i] as RedlockNode
+  #askVotes(i: number, attempts: readonly BallotAttempt[]): void {
+    const { cluster, census } = this.#parts
     const run = census.runs[i] as string
     if (run === '') {
       this.#causes[i] = () => census.cause(i)
-      return this.#countVotes(i, candidates, undefined)
+      return this.#countVotes(i, attempts, undefined)
     }
-    // Nearly always the same for all nodes.
-    const items = candidates === this.candidates ? (this.#votes ??= candidates.map(voteOf)) : candidates.map(voteOf)
+    // Nearly always the same for all nodes: encoding them once depends on it being the same array.
+    const items = attempts === this.attempts ? (this.#votes ??= attempts.map(voteOf)) : attempts.map(voteOf)
     this.#uncertain |= 1 << i
     const sentAt = cluster.world.now()
-    node.vote({ run, items, token: this.#guess, aloud: this.#aloud }, (reply) =>
-      this.#hearVotes(i, candidates, reply, sentAt),
-    )
+    const request = { run, items, token: this.#guess, notifyWaiters: this.#notifyWaiters }
+    nodeAt(cluster, i).vote(request, (reply) => this.#handleVotes(i, attempts, reply, sentAt))
   }
 
-  #hearVotes(i: number, candidates: readonly Candidate[], reply: Votes | Error, sentAt: number): void {
+  #handleVotes(i: number, attempts: readonly BallotAttempt[], reply: VoteReply | Error, sentAt: number): void {
+    const { cluster, census, guesses } = this.#parts
     if (reply instanceof Error) {
-      this.#causes[i] = () => blame(this.#tools.cluster.nodes[i] as RedlockNode, reply)
-      return this.#countVotes(i, candidates, undefined)
+      this.#causes[i] = () => nodeFailure(nodeAt(cluster, i), reply)
+      return this.#countVotes(i, attempts, undefined)
     }
     this.#uncertain &= ~(1 << i)
-    if (this.#tools.census.heard(i, reply.standing)) {
-      this.#tools.foresight.heard(i, reply, sentAt)
-      return this.#countVotes(i, candidates, reply)
-    }
-    this.#causes[i] = () => this.#tools.census.cause(i)
-    this.#countVotes(i, candidates, undefined)
+    const counts = census.observe(i, reply.standing)
+    if (counts) guesses.observe(i, reply, sentAt)
+    else this.#causes[i] = () => census.cause(i)
+    this.#countVotes(i, attempts, counts ? reply : undefined)
   }
 
-  /** What one node says to all its candidates; undefined: nothing that counts. */
-  #countVotes(i: number, candidates: readonly Candidate[], votes: Votes | undefined): void {
+  /** What one node answers to all its attempts; undefined: nothing that counts. */
+  #countVotes(i: number, attempts: readonly BallotAttempt[], reply: VoteReply | undefined): void {
+    const { cluster } = this.#parts
     const bit = 1 << i
-    for (const [at, candidate] of candidates.entries()) {
-      candidate.asked &= ~bit
-      const vote = votes?.items[at]
+    for (const [at, attempt] of attempts.entries()) {
+      attempt.asked &= ~bit
+      const vote = reply?.items[at]
       if (vote === undefined || vote instanceof Error) {
-        if (vote) this.#causes[i] = () => blame(this.#tools.cluster.nodes[i] as RedlockNode, vote)
-      } else if (typeof vote === 'string') this.#countHeld(i, candidate, votes as Votes, vote === 'raised')
+        if (vote) this.#causes[i] = () => nodeFailure(nodeAt(cluster, i), vote)
+      } else if (typeof vote === 'string') this.#countHeld(bit, attempt, reply as VoteReply, vote === 'raised')
       else {
-        candidate.refused |= bit
-        candidate.obstacles[i] = vote
+        attempt.refused |= bit
+        attempt.refusals[i] = vote
       }
     }
-    this.#advance(candidates)
-    const { nodes, majority } = this.#tools.cluster
-    const torn = ({ phase, refused, asked }: Candidate): boolean =>
-      phase === 'voting' && refused !== 0 && nodes.length - count(asked) >= majority
-    if (candidates.some(torn)) this.#armPatience()
+    this.#advance(attempts)
+    if (attempts.some((attempt) => isSplit(attempt, cluster))) this.#limitStragglers()
   }
 
-  #countHeld(i: number, candidate: Candidate, votes: Votes, raised: boolean): void {
-    const bit = 1 << i
-    const counter = raised ? this.#guess : votes.counter
-    // It came after all, when nobody wanted it any more.
-    if (candidate.phase === 'failed') return this.#tools.cleaner.clean(bit, [candidate.owner, candidate.claim], true)
-    candidate.held |= bit
-    candidate.refused &= ~bit
-    if (candidate.phase === 'voting' || candidate.phase === 'staying') {
-      candidate.counter = Math.max(candidate.counter, counter)
-      candidate.micros = Math.max(candidate.micros, votes.micros)
-      candidate.spare |= bit
-      if (raised) candidate.foreseen |= bit
-    } else if (counter < candidate.token) candidate.spare |= bit
+  #countHeld(bit: number, attempt: BallotAttempt, { counter, micros }: VoteReply, raised: boolean): void {
+    // The vote arrived after the attempt had failed: it would block the key until it expires.
+    if (attempt.phase === 'failed') return this.#parts.releases.add(bit, [attempt.owner, attempt.claim], true)
+    countHeld(attempt, bit, raised ? this.#guess : counter, micros, raised)
   }
 
   /** Decides what can be decided, and sends what follows from it: one message per node for all of them. */
-  #advance(candidates: readonly Candidate[]): void {
-    const { majority } = this.#tools.cluster
-    const elected: Candidate[] = []
-    for (const candidate of candidates) {
-      if (candidate.phase === 'voting') {
-        const held = count(candidate.held)
-        if (count(candidate.foreseen) >= majority) this.#foretold(candidate)
-        else if (held >= majority) elected.push(candidate)
-        else if (held + count(candidate.asked) < majority) this.#lose(candidate)
-      } else if (candidate.phase === 'raising') this.#judgeRaise(candidate)
+  #advance(attempts: readonly BallotAttempt[]): void {
+    const { majority } = this.#parts.cluster
+    const elected: BallotAttempt[] = []
+    for (const attempt of attempts) {
+      if (attempt.phase === 'voting') {
+        const held = count(attempt.held)
+        if (count(attempt.guessed) >= majority) this.#decideRaise(acceptGuess(attempt, this.#guess))
+        else if (held >= majority) elected.push(attempt)
+        else if (held + count(attempt.asked) < majority) this.#lose(attempt)
+      } else if (attempt.phase === 'raising') this.#decideRaise(attempt)
     }
     if (elected.length > 0) this.#elect(elected)
     this.#finish()
   }
 
-  /** Guessed right: it has been raised already. */
-  #foretold(candidate: Candidate): void {
-    candidate.phase = 'raising'
-    candidate.token = this.#guess
-    candidate.raised = candidate.foreseen
-    this.#judgeRaise(candidate)
-  }
-
-  #elect(candidates: readonly Candidate[]): void {
-    for (const candidate of candidates) {
-      candidate.phase = 'raising'
-      candidate.token = Math.max(candidate.counter + 1, candidate.micros)
-      this.#tools.foresight.made(candidate.token)
+  #elect(attempts: readonly BallotAttempt[]): void {
+    for (const attempt of attempts) {
+      attempt.phase = 'raising'
+      attempt.token = Math.max(attempt.counter + 1, attempt.micros)
+      this.#parts.guesses.observeToken(attempt.token)
     }
-    this.#armRound()
-    this.#raise(candidates)
-    // One of them may have frozen since it voted. Those that came later are as good.
-    this.#cancelHedge ??= this.#tools.cluster.world.after(this.#patience, () => {
-      this.#cancelHedge = undefined
-      this.#raise(this.candidates)
-    })
+    this.#timers.startRound()
+    this.#raise(attempts)
+    // A node may have frozen since it voted. Nodes that voted later are as good, and are asked after a while.
+    this.#timers.hedge(this.#stragglerMs, () => this.#raise(this.attempts))
   }
 
-  /** Round 2 on the nodes that are spare: at first the majority that was quickest, later whoever is left. */
-  #raise(candidates: readonly Candidate[]): void {
-    const { nodes } = this.#tools.cluster
-    for (let i = 0; i < nodes.length; i++) {
+  /** Round 2 on all nodes that can be raised: at first the majority that was quickest, later the others. */
+  #raise(attempts: readonly BallotAttempt[]): void {
+    const { cluster } = this.#parts
+    for (let i = 0; i < cluster.nodes.length; i++) {
       const bit = 1 << i
-      const here = candidates.filter((candidate) => candidate.phase === 'raising' && candidate.spare & bit)
+      const here = attempts.filter((attempt) => attempt.phase === 'raising' && attempt.raisable & bit)
       if (here.length === 0) continue
-      for (const candidate of here) {
-        candidate.spare &= ~bit
-        candidate.raising |= bit
-      }
-      const items = here.map(raiseOf)
-      ;(nodes[i] as RedlockNode).raise(items, (reply) => this.#hearRaise(i, here, reply))
+      for (const attempt of here) startRaise(attempt, bit)
+      nodeAt(cluster, i).raise(here.map(raiseOf), (reply) => this.#handleRaise(i, here, reply))
     }
   }
 
-  #hearRaise(i: number, candidates: readonly Candidate[], reply: readonly (boolean | Error)[] | Error): void {
-    const node = this.#tools.cluster.nodes[i] as RedlockNode
+  #handleRaise(i: number, attempts: readonly BallotAttempt[], reply: readonly (boolean | Error)[] | Error): void {
+    const node = nodeAt(this.#parts.cluster, i)
     const bit = 1 << i
-    for (const [at, candidate] of candidates.entries()) {
-      candidate.raising &= ~bit
+    for (const [at, attempt] of attempts.entries()) {
+      attempt.raising &= ~bit
       const raised = reply instanceof Error ? reply : reply[at]
-      if (raised === true) candidate.raised |= bit
-      else if (raised instanceof Error) this.#causes[i] = () => blame(node, raised)
+      if (raised === true) attempt.raised |= bit
+      else if (raised instanceof Error) this.#causes[i] = () => nodeFailure(node, raised)
     }
-    this.#advance(candidates)
+    this.#advance(attempts)
   }
 
-  #judgeRaise(candidate: Candidate): void {
-    const { majority, world, drift } = this.#tools.cluster
-    const { claim, owner, token } = candidate
-    const raised = count(candidate.raised)
+  #decideRaise(attempt: BallotAttempt): void {
+    const { majority, drift } = this.#parts.cluster
+    const { claim, owner, token } = attempt
+    const raised = count(attempt.raised)
     if (raised >= majority) {
-      const elapsed = world.now() - this.#startedAt
+      const elapsed = this.#elapsed
       const ttlMs = trustedFor(claim.ttlMs, drift)
-      if (elapsed < ttlMs) this.#settle(candidate, 'granted', { granted: true, owner, token: BigInt(token), ttlMs })
-      else this.#fail(candidate, tooLate(elapsed, claim.ttlMs))
+      if (elapsed < ttlMs) this.#settle(attempt, 'granted', { granted: true, owner, token: BigInt(token), ttlMs })
+      else this.#fail(attempt, tooLate(elapsed, claim.ttlMs))
       return
     }
-    const possible = raised + count(candidate.raising)
+    const possible = raised + count(attempt.raising)
     if (possible >= majority) return
-    if (possible + count(candidate.spare) >= majority) this.#raise([candidate])
-    else if (possible + count(candidate.spare | candidate.asked) < majority)
-      this.#fail(candidate, this.#verdict(candidate))
+    if (possible + count(attempt.raisable) >= majority) this.#raise([attempt])
+    else if (possible + count(attempt.raisable | attempt.asked) < majority) this.#fail(attempt, this.#answerTo(attempt))
   }
 
   /** No majority can come of this. */
-  #lose(candidate: Candidate): void {
-    const { cluster } = this.#tools
-    const contested = count(candidate.held | candidate.refused | candidate.asked) >= cluster.majority
-    if (!contested || candidate.refused === 0) return this.#fail(candidate, this.#verdict(candidate))
-    if (candidate.stays < STAYS_AT_MOST && leads(candidate)) this.#stay(candidate)
-    else this.#fail(candidate, refusal(candidate, cluster, this.#elapsed))
+  #lose(attempt: BallotAttempt): void {
+    const { cluster } = this.#parts
+    const contested = count(attempt.held | attempt.refused | attempt.asked) >= cluster.majority
+    if (!contested || attempt.refused === 0) return this.#fail(attempt, this.#answerTo(attempt))
+    if (attempt.pauses < MAX_PAUSES && hasPlurality(attempt)) this.#pause(attempt)
+    else this.#fail(attempt, refusalOf(attempt, cluster, this.#elapsed))
   }
 
-  /** Everybody has some votes and nobody enough. All see the same, so all but one give theirs back: wait for that. */
-  #stay(candidate: Candidate): void {
-    const { world, nodes } = this.#tools.cluster
-    candidate.phase = 'staying'
-    candidate.stays++
-    world.after(this.#elapsed * (0.5 + world.random()) + 0.2, () => {
-      if (candidate.phase !== 'staying') return
-      candidate.phase = 'voting'
-      // Only where it was refused: a second vote where the first one held could hide that it was lost in between.
-      const again = candidate.refused
-      candidate.asked |= again
-      candidate.refused = 0
-      this.#armRound()
-      for (let i = 0; i < nodes.length; i++) if (again & (1 << i)) this.#askVotes(i, [candidate])
+  /** Each attempt has some votes and none has enough. All see the same, so all but one release theirs: wait for that. */
+  #pause(attempt: BallotAttempt): void {
+    const { world, nodes } = this.#parts.cluster
+    attempt.phase = 'pausing'
+    attempt.pauses++
+    // The others need about one round for it. Longer pauses would use up short waits, and report a busy key as an outage.
+    const roundMs = world.now() - this.#roundAt
+    world.after(roundMs * (0.5 + world.random()) + 0.2, () => {
+      if (attempt.phase !== 'pausing') return
+      const again = voteAgain(attempt)
+      this.#startRound()
+      for (let i = 0; i < nodes.length; i++) if (again & (1 << i)) this.#askVotes(i, [attempt])
     })
   }
 
-  /** Neither busy nor granted: too many nodes could not be counted, or what we held was taken away between the rounds. */
-  #verdict(candidate: Candidate): Refusal | Failure {
-    const { cluster } = this.#tools
+  /** Unknown if too many nodes could not be counted; refused if what we held was taken away between the rounds. */
+  #answerTo(attempt: BallotAttempt): Refusal | Failure {
+    const { cluster } = this.#parts
     const missing = this.#causes.filter(Boolean).length
-    if (cluster.nodes.length - missing >= cluster.majority) return refusal(candidate, cluster, this.#elapsed)
-    return { granted: 'unknown', error: unavailable(cluster, this.#causes) }
+    if (cluster.nodes.length - missing >= cluster.majority) return refusalOf(attempt, cluster, this.#elapsed)
+    return { granted: 'unknown', error: unavailable(cluster.majority, this.#causes) }
   }
 
-  #fail(candidate: Candidate, answer: Answer): void {
-    const { cleaner, cluster } = this.#tools
-    // Others may have heard that it was taken, and wait for it; what never had a majority is given back in silence.
-    const quiet = candidate.phase !== 'raising' && count(candidate.held | this.#uncertain) < cluster.majority
-    this.#settle(candidate, 'failed', answer)
-    cleaner.clean(candidate.held | this.#uncertain, [candidate.owner, candidate.claim], quiet)
+  #fail(attempt: BallotAttempt, answer: Answer): void {
+    const { releases, cluster } = this.#parts
+    // An attempt that had a majority may have been announced as taken, and its release has to wake the waiters again. One
+    // that never had a majority was believed by no waiter, and is released without a notification.
+    const quiet = attempt.phase !== 'raising' && count(attempt.held | this.#uncertain) < cluster.majority
+    this.#settle(attempt, 'failed', answer)
+    releases.add(attempt.held | this.#uncertain, [attempt.owner, attempt.claim], quiet)
   }
 
-  #settle(candidate: Candidate, phase: 'granted' | 'failed', answer: Answer): void {
-    candidate.phase = phase
-    candidate.answer = answer
+  #settle(attempt: BallotAttempt, phase: 'granted' | 'failed', answer: Answer): void {
+    attempt.phase = phase
+    attempt.answer = answer
     this.#unsettled--
   }
 
   #finish(): void {
-    this.#tools.cleaner.flush()
+    this.#parts.releases.flush()
     if (this.#unsettled !== 0) return
     this.#unsettled = -1
-    this.#cancelRound?.()
-    this.#cancelPatience?.()
-    this.#cancelHedge?.()
-    this.#done(this.candidates.map((candidate) => candidate.answer as Answer))
+    this.#timers.cancel()
+    this.#done(this.attempts.map((attempt) => attempt.answer as Answer))
   }
 
-  /** The time limit of a round, for all nodes together. A new round starts it anew. */
-  #armRound(): void {
-    this.#cancelRound?.()
-    this.#cancelRound = limit(this.#tools.cluster.world, this.#roundMs, () => this.#giveUp())
-  }
-
-  #giveUp(): void {
-    const { nodes } = this.#tools.cluster
-    for (const candidate of this.candidates) {
-      const silent =
-        candidate.phase === 'voting' ? candidate.asked : candidate.phase === 'raising' ? candidate.raising : 0
-      for (const [i, node] of nodes.entries()) {
-        if (silent & (1 << i)) this.#causes[i] ??= () => silence(node, this.#roundMs)
+  #endRound(): void {
+    for (const attempt of this.attempts) {
+      const silent = forgetSilent(attempt)
+      for (const [i, node] of this.#parts.cluster.nodes.entries()) {
+        if (silent & (1 << i)) this.#causes[i] ??= () => nodeTimeout(node, this.#roundMs)
       }
-      candidate.asked = 0
-      candidate.raising = 0
     }
-    this.#advance(this.candidates)
-    if (this.#unsettled > 0) this.#armRound()
+    this.#advance(this.attempts)
+    if (this.#unsettled > 0) this.#timers.startRound()
   }
 
   /**
    * Most nodes answered and disagree. The slow ones could still decide it, but a frozen one must not hold up the whole
    * batch for its time limit: they get a little more than the others needed.
    */
-  #armPatience(): void {
-    if (this.#cancelPatience) return
-    this.#cancelPatience = limit(this.#tools.cluster.world, this.#patience, () => {
-      this.#cancelPatience = undefined
-      for (const candidate of this.candidates) {
-        if (candidate.phase === 'voting' && candidate.refused !== 0) candidate.asked = 0
+  #limitStragglers(): void {
+    this.#timers.stragglers(this.#stragglerMs, () => {
+      for (const attempt of this.attempts) {
+        if (attempt.phase === 'voting' && attempt.refused !== 0) attempt.asked = 0
       }
-      this.#advance(this.candidates)
+      this.#advance(this.attempts)
     })
   }
 
-  get #patience(): number {
-    return Math.max(SHORTEST_PATIENCE_MS, this.#elapsed * PATIENCE)
+  get #stragglerMs(): number {
+    return Math.max(MIN_STRAGGLER_MS, this.#elapsed * STRAGGLER_FACTOR)
   }
 
   get #elapsed(): number {
-    return this.#tools.cluster.world.now() - this.#startedAt
+    return this.#parts.cluster.world.now() - this.#startedAt
   }
 }

@@ -1,36 +1,106 @@
+/**
+ * Which nodes there are, which of them may vote, and the admission of those that may (again). The reasoning is in
+ * `docs/adr/redlock-restart.md`.
+ *
+ * @module
+ */
 import { InvalidOptionError } from '../../errors.js'
-import { formatDuration } from '../../kit/duration.js'
-import { decide } from './admission.js'
+import { formatDuration } from '../../util/duration.js'
+import { type Cluster, count, limit, nodeAt } from './cluster.js'
+import { NodeError, nodeFailure, nodeTimeout, unavailable } from './errors.js'
 import { FORMAT } from './keys.js'
-import { type Cluster, blame, count, limit, NodeError, unavailable } from './cluster.js'
-import type { Admission, NodeRecord, RedlockNode, Standing } from './node.js'
+import type { Admission, NodeRecord, Standing } from './node.js'
 
-/** Looks in a row that one caller may wait for: one to see, one to be sure, and again if others decided meanwhile. */
-const LOOKS_AT_MOST = 4
-/** Nodes in doubt are looked at no more often than this, however many questions find them so. */
-const SHORTEST_PAUSE_MS = 50
+type Records = readonly (NodeRecord | undefined)[]
 
-/** What we last heard of one node, other than that it votes. */
-type News = NodeRecord | Error | Exclude<Standing, 'votes'> | 'silent'
+export interface AdmissionDecision {
+  admissions: (Admission | undefined)[]
+  /** Something could be decided if another reading, begun after this one ended, has the same records. */
+  readAgain: boolean
+}
 
 /**
- * Knows which nodes there are and which of them may vote, and lets in those that may again. Works only while somebody
- * asks for locks: an idle process leaves the nodes alone.
+ * Decides who may vote. `now` and `before` are two readings of all records, the second begun after the first had ended. What
+ * both of them say held at one moment in between, on all nodes at once; one reading alone is spread over time and proves no
+ * such thing.
  */
+export function decideAdmissions(
+  now: Records,
+  before: Records,
+  rules: { majority: number; maxTtlMs: number },
+): AdmissionDecision {
+  const size = now.length
+  const seen = now.filter((record) => record !== undefined)
+  const voters = seen.filter((record) => record.state === 'votes')
+  const sitOutMs = Math.max(rules.maxTtlMs, ...seen.map((record) => record.longestMs))
+  const hasSatOut = (record: NodeRecord | undefined): boolean =>
+    record !== undefined && record.state !== 'votes' && record.ageMs >= sitOutMs
+  const isSame = (i: number): boolean => before[i]?.id === now[i]?.id
+
+  const allNew = seen.length === size && seen.every((record) => record.state === 'new')
+  // So many voters that every earlier majority has one among them which still knows its token.
+  const enoughKnow = voters.length >= size - rules.majority + 1
+  // So many lost that no earlier majority can be asked ever again. Tokens then grow by the nodes' clocks.
+  const tooManyLost = seen.filter(hasSatOut).length >= rules.majority
+  const counter = Math.max(0, ...seen.map((record) => record.counter))
+
+  let readAgain = false
+  const admissions = now.map((record, i): Admission | undefined => {
+    if (!record || record.state === 'votes') return undefined
+    const { id } = record
+    if (record.state === 'new') {
+      const founded = voters.find((voter) => voter.manifest.split(' ').includes(id))
+      if (founded) return { as: 'founder', id, manifest: founded.manifest }
+      if (allNew) {
+        if (now.every((_, j) => isSame(j))) {
+          return { as: 'founder', id, manifest: seen.map((node) => node.id).join(' ') }
+        }
+        readAgain = true
+        return undefined
+      }
+    }
+    if (hasSatOut(record) && (enoughKnow || tooManyLost)) {
+      if (isSame(i) && hasSatOut(before[i])) return { as: 'returner', id, counter, longestMs: sitOutMs }
+      readAgain = true
+      return undefined
+    }
+    const othersExist = seen.some((other) => other.state !== 'new')
+    return record.state === 'new' && othersExist ? { as: 'loser', id } : undefined
+  })
+  return { admissions, readAgain }
+}
+
+const NO_ADMISSIONS: AdmissionDecision = { admissions: [], readAgain: false }
+
+/** MAX_READINGS: readings in a row that one caller may wait for: one, one to be sure, and two if others decided meanwhile. */
+const MAX_READINGS = 4
+/** MIN_PAUSE_MS: pause between readings while a node does not vote. Without it, every acquisition would read all records. */
+const MIN_PAUSE_MS = 50
+
+/** The last answer of a node, other than that it votes. */
+type NodeStatus = NodeRecord | Error | Exclude<Standing, 'votes'> | 'silent'
+
+const REASONS: Record<Exclude<Standing, 'votes'>, string> = {
+  sits: 'was restarted or emptied and sits out',
+  stranger: 'is another server process than before',
+  other: 'belongs to a redlock with another number of nodes',
+}
+
+/** Works only while locks are asked for: an idle process leaves the nodes alone. */
 export class Census {
-  /** The server process behind each node; empty until it has told us. */
+  /** By node: the `run_id` of its server process; empty until it has been identified. */
   readonly runs: string[]
   readonly #cluster: Cluster
-  readonly #news: News[]
+  readonly #statuses: NodeStatus[]
   #voting = 0
-  /** This cluster has voted before our eyes, so a node that is empty now has lost something. */
+  /** This process has seen the cluster vote, so a node that is empty now has lost something. */
   #known = false
-  #records: (NodeRecord | undefined)[]
-  #twins: InvalidOptionError | undefined
-  /** Names records that we begin: nobody else's are called the same. */
+  #records: Records
+  #duplicates: InvalidOptionError | undefined
+  /** Part of the ids of records that this process begins: no other process uses the same. */
   readonly #self: string
-  #looks = 0
-  #looking = false
+  #readings = 0
+  #reading = false
   #notBefore = Number.NEGATIVE_INFINITY
   #waiting: ((error: Error | undefined) => void)[] = []
 
@@ -38,23 +108,23 @@ export class Census {
     this.#cluster = cluster
     this.#self = Array.from({ length: 3 }, () => Math.floor(cluster.world.random() * 2 ** 31).toString(36)).join('')
     this.runs = cluster.nodes.map(() => '')
-    this.#news = cluster.nodes.map(() => 'silent')
+    this.#statuses = cluster.nodes.map(() => 'silent')
     this.#records = cluster.nodes.map(() => undefined)
   }
 
   /** Calls back when a majority may vote, or with the reason why not. At once if that is known already. */
   enter(done: (error: Error | undefined) => void): void {
-    if (this.#ready || this.#twins) {
-      done(this.#twins)
-      if (count(this.#voting) < this.runs.length || this.#twins) this.#lookSometime()
+    if (this.#ready || this.#duplicates) {
+      done(this.#duplicates)
+      if (count(this.#voting) < this.runs.length || this.#duplicates) this.#readSometime()
       return
     }
     this.#waiting.push(done)
-    if (!this.#looking) this.#look(1)
+    if (!this.#reading) this.#read(1)
   }
 
-  /** A node said how it stands while it was asked something else. Returns whether it counts. */
-  heard(node: number, standing: Standing): boolean {
+  /** A reply to another request carried the node's standing. Returns whether it counts. */
+  observe(node: number, standing: Standing): boolean {
     const bit = 1 << node
     if (standing === 'votes') {
       this.#voting |= bit
@@ -63,89 +133,88 @@ export class Census {
     const wasVoting = (this.#voting & bit) !== 0
     this.#voting &= ~bit
     if (standing === 'stranger') this.runs[node] = ''
-    // A record tells more: for how long it still has to sit out.
-    if (wasVoting || standing !== 'sits') this.#news[node] = standing
-    this.#lookSometime(wasVoting || standing === 'stranger')
+    // A record is kept instead of `sits`: it tells for how long the node still has to sit out.
+    if (wasVoting || standing !== 'sits') this.#statuses[node] = standing
+    this.#readSometime(wasVoting || standing === 'stranger')
     return false
   }
 
   /** Why this node cannot be counted now. */
-  cause(node: number): Error {
-    const { name } = this.#node(node)
-    const news = this.#news[node] as News
-    if (news instanceof Error) return blame(this.#node(node), news)
-    if (typeof news === 'object') return new NodeError(name, this.#complaint(news))
-    if (news !== 'silent') return new NodeError(name, reasons[news])
-    return silence(this.#node(node), this.#cluster.nodeTimeoutMs)
+  cause(i: number): Error {
+    const node = nodeAt(this.#cluster, i)
+    const status = this.#statuses[i] as NodeStatus
+    if (status instanceof Error) return nodeFailure(node, status)
+    if (typeof status === 'object') return new NodeError(node.name, this.#explain(status))
+    if (status !== 'silent') return new NodeError(node.name, REASONS[status])
+    return nodeTimeout(node, this.#cluster.nodeTimeoutMs)
   }
 
   get #ready(): boolean {
     return count(this.#voting) >= this.#cluster.majority
   }
 
-  #lookSometime(soon = false): void {
+  #readSometime(soon = false): void {
     const now = this.#cluster.world.now()
-    if (soon) this.#notBefore = Math.min(this.#notBefore, now + SHORTEST_PAUSE_MS)
-    if (!this.#looking && now >= this.#notBefore) this.#look(1)
+    if (soon) this.#notBefore = Math.min(this.#notBefore, now + MIN_PAUSE_MS)
+    if (!this.#reading && now >= this.#notBefore) this.#read(1)
   }
 
-  /** Asks every node for its record, then lets in whoever may vote. */
-  #look(turn: number): void {
+  /** Asks every node for its record, then admits those that may vote. */
+  #read(turn: number): void {
     const { nodes, world, nodeTimeoutMs } = this.#cluster
     const before = this.#records
     const now: (NodeRecord | undefined)[] = nodes.map(() => undefined)
     let pending = nodes.length
-    const id = `${this.#self}.${this.#looks++}`
-    this.#looking = true
+    const id = `${this.#self}.${this.#readings++}`
+    this.#reading = true
     const finish = (): void => {
       pending = 0
       cancel()
       for (const [i, run] of this.runs.entries())
-        if (run === '' && typeof this.#news[i] === 'string') this.#news[i] = 'silent'
+        if (run === '' && typeof this.#statuses[i] === 'string') this.#statuses[i] = 'silent'
       this.#records = now
-      this.#judge(now, before, turn)
+      this.#decide(now, before, turn)
     }
     const cancel = limit(world, nodeTimeoutMs, () => pending > 0 && finish())
     for (const [i, node] of nodes.entries()) {
-      node.look({ id: `${id}.${i}`, known: this.#known }, (answer) => {
+      node.identify({ id: `${id}.${i}`, known: this.#known }, (answer) => {
         if (pending === 0) return
-        if (answer instanceof Error) this.#news[i] = answer
-        else this.#note(i, (now[i] = answer))
+        if (answer instanceof Error) this.#statuses[i] = answer
+        else this.#handleRecord(i, (now[i] = answer))
         if (--pending === 0) finish()
       })
     }
   }
 
-  #note(i: number, record: NodeRecord): void {
+  #handleRecord(i: number, record: NodeRecord): void {
     this.runs[i] = record.run
-    this.#news[i] = record
+    this.#statuses[i] = record
     if (record.state === 'votes' && record.nodes === this.runs.length && record.format === FORMAT) {
       this.#voting |= 1 << i
       this.#known = true
     } else this.#voting &= ~(1 << i)
-    this.#twins = this.#findTwins()
-    if (this.#twins || this.#ready) this.#wake(this.#twins)
+    this.#duplicates = this.#findDuplicates()
+    if (this.#duplicates || this.#ready) this.#settleWaiting(this.#duplicates)
   }
 
-  #judge(now: readonly (NodeRecord | undefined)[], before: readonly (NodeRecord | undefined)[], turn: number): void {
-    // A node of another Redlock, or of another version, is none of ours, whatever it says.
+  #decide(now: Records, before: Records, turn: number): void {
+    // A node of another Redlock, or of another version, does not count, whatever its record says.
     const isOther = ({ state, nodes, format }: NodeRecord): boolean =>
       format !== FORMAT || (state === 'votes' && nodes !== now.length)
     const ours = now.map((record) => (record && isOther(record) ? undefined : record))
-    const { admissions, lookAgain } = this.#twins ? stand : decide(ours, before, this.#cluster)
+    const { admissions, readAgain } = this.#duplicates ? NO_ADMISSIONS : decideAdmissions(ours, before, this.#cluster)
     this.#admit(admissions, () => {
       const undecided = !this.#ready && admissions.some(Boolean)
-      if ((lookAgain || undecided) && turn < LOOKS_AT_MOST) return this.#look(turn + 1)
-      this.#looking = false
-      this.#notBefore = this.#cluster.world.now() + this.#pause(now)
-      if (this.#waiting.length > 0) this.#wake(this.#ready ? undefined : this.#lament())
+      if ((readAgain || undecided) && turn < MAX_READINGS) return this.#read(turn + 1)
+      this.#reading = false
+      this.#notBefore = this.#cluster.world.now() + this.#pauseMs(now)
+      if (this.#waiting.length > 0) this.#settleWaiting(this.#ready ? undefined : this.#unavailable())
     })
   }
 
   #admit(admissions: readonly (Admission | undefined)[], done: () => void): void {
-    const { nodes, world, nodeTimeoutMs } = this.#cluster
-    let pending = 0
-    for (const admission of admissions) if (admission) pending++
+    const { world, nodeTimeoutMs } = this.#cluster
+    let pending = admissions.filter(Boolean).length
     if (pending === 0) return done()
     const finish = (): void => {
       pending = 0
@@ -155,32 +224,32 @@ export class Census {
     const cancel = limit(world, nodeTimeoutMs, () => pending > 0 && finish())
     for (const [i, admission] of admissions.entries()) {
       if (!admission) continue
-      ;(nodes[i] as RedlockNode).admit(admission, (answer) => {
+      nodeAt(this.#cluster, i).admit(admission, (answer) => {
         if (pending === 0) return
         if (answer === true) {
           this.#voting |= 1 << i
           this.#known = true
-          if (this.#ready) this.#wake(undefined)
-        } else if (answer instanceof Error) this.#news[i] = answer
+          if (this.#ready) this.#settleWaiting(undefined)
+        } else if (answer instanceof Error) this.#statuses[i] = answer
         if (--pending === 0) finish()
       })
     }
   }
 
-  /** When it may be worth looking again: when a node has sat out, or when one may have come back. */
-  #pause(records: readonly (NodeRecord | undefined)[]): number {
+  /** Until another reading may be worth it: when a node has sat out, or when one may have come back. */
+  #pauseMs(records: Records): number {
     const { nodeTimeoutMs } = this.#cluster
     const left = records.map((record) =>
       record && record.state !== 'votes' ? this.#sitOutMs() - record.ageMs : nodeTimeoutMs,
     )
-    return Math.max(Math.min(nodeTimeoutMs, ...left), SHORTEST_PAUSE_MS)
+    return Math.max(Math.min(nodeTimeoutMs, ...left), MIN_PAUSE_MS)
   }
 
   #sitOutMs(): number {
     return Math.max(this.#cluster.maxTtlMs, ...this.#records.map((record) => record?.longestMs ?? 0))
   }
 
-  #complaint(record: NodeRecord): string {
+  #explain(record: NodeRecord): string {
     const size = this.runs.length
     if (record.format !== FORMAT) {
       return `holds data of format ${record.format}, and this version of leasehold reads format ${FORMAT}: run one version at a time`
@@ -194,43 +263,26 @@ export class Census {
     return `is new; it votes when all nodes are seen new together, or in ${left}`
   }
 
-  #lament(): Error {
+  #unavailable(): Error {
     const causes = this.runs.map((_, i) => (this.#voting & (1 << i) ? undefined : () => this.cause(i)))
-    return unavailable(this.#cluster, causes)
+    return unavailable(this.#cluster.majority, causes)
   }
 
-  #findTwins(): InvalidOptionError | undefined {
-    const { runs } = this
-    for (const [i, run] of runs.entries()) {
-      const twin = run === '' ? -1 : runs.indexOf(run, i + 1)
-      if (twin < 0) continue
-      const names = [this.#node(i).name, this.#node(twin).name]
+  /** Two nodes that are one server would count as two votes of a majority. */
+  #findDuplicates(): InvalidOptionError | undefined {
+    for (const [i, run] of this.runs.entries()) {
+      const other = run === '' ? -1 : this.runs.indexOf(run, i + 1)
+      if (other < 0) continue
+      const names = [i, other].map((at) => nodeAt(this.#cluster, at).name)
       return new InvalidOptionError('clients', names, 'independent servers, and two of them are one and the same')
     }
     return undefined
   }
 
-  #wake(error: Error | undefined): void {
+  #settleWaiting(error: Error | undefined): void {
     const waiting = this.#waiting
     if (waiting.length === 0) return
     this.#waiting = []
     for (const done of waiting) done(error)
   }
-
-  #node(i: number): RedlockNode {
-    return this.#cluster.nodes[i] as RedlockNode
-  }
-}
-
-const stand = { admissions: [], lookAgain: false }
-
-/** What is said of a node that let its time pass. */
-export function silence(node: RedlockNode, nodeTimeoutMs: number): NodeError {
-  return new NodeError(node.name, `did not answer within ${formatDuration(nodeTimeoutMs)}`)
-}
-
-const reasons: Record<Exclude<Standing, 'votes'>, string> = {
-  sits: 'was restarted or emptied and sits out',
-  stranger: 'is another server process than before',
-  other: 'belongs to a redlock with another number of nodes',
 }

@@ -4,14 +4,14 @@
  * @module
  */
 import type { Store } from '../../store.js'
-import type { RedlockClient } from './clients.js'
-import { createRedlock, type RedlockOptions } from './create.js'
+import type { RedlockClient } from './connection.js'
+import { createRedlock, type RedlockOptions } from './store.js'
 
-export type { RedlockClient } from './clients.js'
-export type { RedlockOptions } from './create.js'
+export type { RedlockClient } from './connection.js'
+export type { RedlockOptions } from './store.js'
 
 /**
- * A store on 3 or more independent Redis servers, with your own clients: ioredis, node-redis, or some of each. It goes on
+ * A store on 3 or more independent Redis servers, with your own clients: ioredis, node-redis, or some of each. It works
  * while a majority of them does. The clients are borrowed: `close()` leaves them open.
  *
  * @example

@@ -9,29 +9,29 @@
  */
 import type { Blocker } from '../../store.js'
 
-/** Called once, or never: whoever asks has a time limit of its own. */
-export type Done<T> = (answer: T | Error) => void
+/** Called once, or never: the caller has a time limit of its own. */
+export type NodeCallback<T> = (answer: T | Error) => void
 
 /**
  * Whether a node may be counted.
  *
  * - `votes`: it has voted ever since it was admitted, and lost nothing.
  * - `sits`: it is new, or it was restarted or emptied, and has not been admitted (again).
- * - `stranger`: not the process whose identity we know: who is it now?
+ * - `stranger`: another server process than the one this client identified, which has to be identified first.
  * - `other`: it belongs to a Redlock with another number of nodes, whose majorities are not ours.
  */
 export type Standing = 'votes' | 'sits' | 'stranger' | 'other'
 
-/** One question about several items. `run` is the server process we believe to speak to. */
-export interface Question<Item> {
+/** One request for several items. `run`: the `run_id` of the server process that the client identified. */
+export interface BatchRequest<Item> {
   run: string
   items: readonly Item[]
 }
 
-/** Everything one node says to a question: one answer per item, in order; an item that failed has its error. */
-export interface Reply<Answer> {
+/** Everything one node answers to a request: one answer per item, in order; an item that failed has its error. */
+export interface BatchReply<ItemReply> {
   standing: Standing
-  items: readonly (Answer | Error)[]
+  items: readonly (ItemReply | Error)[]
 }
 
 /** Round 1: set if absent. */
@@ -39,36 +39,36 @@ export interface Vote {
   key: string
   owner: string
   ttlMs: number
-  /** A reader: stands beside other readers. */
+  /** A reader: it may hold beside other readers. */
   shared: boolean
-  /** Takes it whoever holds it. */
+  /** Cuts off the present holders instead of being refused. */
   steal: boolean
   announce: boolean
   value: string | undefined
 }
 
-/**
- * `token`: a guess. A node for which it is larger than all it knows, and not behind its clock, raises its counter at once,
- * except for a steal: it may stand in one question with its victim, or with another steal, and all would get the same token.
- */
-export interface VoteQuestion extends Question<Vote> {
+export interface VoteRequest extends BatchRequest<Vote> {
+  /**
+   * A guess. A node for which it is larger than all it knows, and not behind its clock, raises its counter at once, except for
+   * a steal: one request may contain a steal and its victim, or two steals, and all would get the same token.
+   */
   token: number
-  /** Others may be about to ask for one of these: let them hear if it is taken. */
-  aloud: boolean
+  /** Other processes may be about to ask for one of these keys: the node tells them if it is taken. */
+  notifyWaiters: boolean
 }
 
-/** Who is in the way on one node, and how new what it says of its value is. */
-export interface Obstacle extends Blocker {
+/** Who holds the key on a node that refused, and the version of its value there. */
+export interface NodeRefusal extends Blocker {
   version?: number | undefined
 }
 
-/** `raised`: ours on this node, with the token of the question; `held`: without. */
-export type Voted = 'raised' | 'held' | Obstacle
+/** `raised`: ours on this node, with the token of the request; `held`: ours without it. */
+export type Voted = 'raised' | 'held' | NodeRefusal
 
-export interface Votes extends Reply<Voted> {
+export interface VoteReply extends BatchReply<Voted> {
   /**
-   * The largest token this node knows of, for whatever name, with what this very question raised. The counter of before it
-   * would give a steal a smaller token than a victim in the same question.
+   * The largest token this node knows of, for whatever name, including what this very request raised. The counter of before
+   * it would give a steal a smaller token than a victim in the same request.
    */
   counter: number
   /** The node's clock: it keeps tokens growing when counters were lost. */
@@ -90,22 +90,22 @@ export interface NodeRenewal {
   owner: string
   ttlMs: number
   token: number
-  /** Replaces the value if this is newer than what the node has. */
+  /** Replaces the value if `version` is newer than what the node has. */
   value: string | undefined
   version: number
 }
 
-/** `absent`: nobody's. `taken`: somebody else's. */
+/** `absent`: nobody holds it. `taken`: another owner does. */
 export type NodeRenewed = 'ours' | 'absent' | 'taken'
 
 export interface NodeRelease {
   key: string
   owner: string
-  /** Notifies nobody: an attempt that was never a grant, and that nobody waits for. */
+  /** Notifies no subscriber: an attempt that was never a grant, and that nobody waits for. */
   quiet: boolean
 }
 
-/** How many listen to the key that was given back; `gone`: it was not ours (any more). */
+/** How many subscribers the released key has; `gone`: it was not ours (any more). */
 export type NodeReleased = number | 'gone'
 
 /** What a node knows about itself. `docs/adr/redlock-restart.md` explains. */
@@ -137,7 +137,21 @@ export type Admission =
   /** Others vote already, so being empty means having lost something. */
   | { as: 'loser'; id: string }
 
-/** One lease on one node, to look at. */
+export interface RedlockNode {
+  /** For messages: `10.0.0.3:6379`. */
+  readonly name: string
+  vote(request: VoteRequest, done: NodeCallback<VoteReply>): void
+  /** Of any standing: that the key is ours proves that the node remembers our vote, and so everything before it. */
+  raise(items: readonly Raise[], done: NodeCallback<readonly (boolean | Error)[]>): void
+  renew(request: BatchRequest<NodeRenewal>, done: NodeCallback<BatchReply<NodeRenewed>>): void
+  release(items: readonly NodeRelease[], done: NodeCallback<readonly (NodeReleased | Error)[]>): void
+  /** Answers with the record; writes one with this `id` if there is none for this run. `known`: this cluster has voted before. */
+  identify(request: { id: string; known: boolean }, done: NodeCallback<NodeRecord>): void
+  /** True if it votes now. */
+  admit(admission: Admission, done: NodeCallback<boolean>): void
+}
+
+/** One lease on one node, as a listing shows it. */
 export interface NodeView {
   key: string
   owner: string
@@ -149,22 +163,8 @@ export interface NodeView {
   value: string | undefined
 }
 
-export interface RedlockNode {
-  /** For messages: `10.0.0.3:6379`. */
-  readonly name: string
-  vote(question: VoteQuestion, done: Done<Votes>): void
-  /** Of any standing: that the key is ours proves that the node remembers our vote, and so everything before it. */
-  raise(items: readonly Raise[], done: Done<readonly (boolean | Error)[]>): void
-  renew(question: Question<NodeRenewal>, done: Done<Reply<NodeRenewed>>): void
-  release(items: readonly NodeRelease[], done: Done<readonly (NodeReleased | Error)[]>): void
-  /** Reads the record; writes one with this `id` if there is none for this run. `known`: this cluster has voted before. */
-  look(question: { id: string; known: boolean }, done: Done<NodeRecord>): void
-  /** True if it votes now. */
-  admit(admission: Admission, done: Done<boolean>): void
-}
-
-/** A part of what there is to see. */
-export interface Page {
+/** A part of a listing. */
+export interface NodePage {
   views: NodeView[]
   /** Keys with more readers than fit into a page: to be inspected one by one. */
   crowded: string[]
@@ -172,17 +172,17 @@ export interface Page {
   next: string | undefined
 }
 
-/** Who was cut off, on one node. */
-export interface Revoked {
+/** The owners that were cut off, on one node. */
+export interface NodeRevoked {
   shared: boolean
   owners: string[]
 }
 
-/** Beyond what the algorithm needs: to look at, and to break glass. Each question is short: a node answers one at a time. */
+/** Beyond what the algorithm needs: for listings, and to break glass. Each request is short: a node serves one at a time. */
 export interface ObservableNode extends RedlockNode {
-  /** Holders of keys that begin with a prefix. One who holds throughout is on at least one page, and may be on two. */
-  list(prefix: string, from: string | undefined, done: Done<Page>): void
-  inspect(key: string, from: string | undefined, done: Done<Page>): void
-  revoke(key: string, done: Done<Revoked>): void
-  time(done: Done<number>): void
+  /** Holders of keys that begin with a prefix. One that holds throughout is on at least one page, and may be on two. */
+  list(prefix: string, from: string | undefined, done: NodeCallback<NodePage>): void
+  inspect(key: string, from: string | undefined, done: NodeCallback<NodePage>): void
+  revoke(key: string, done: NodeCallback<NodeRevoked>): void
+  time(done: NodeCallback<number>): void
 }

@@ -1,20 +1,20 @@
 import { InvalidOptionError, MissingPackageError } from '../../errors.js'
-import type { Duration } from '../../kit/duration.js'
+import type { Duration } from '../../util/duration.js'
 import type { Store } from '../../store.js'
-import { loadIoRedis, loadNodeRedis } from '../../clients/redis/load.js'
+import { loadIoRedis, loadNodeRedis } from '../../clients/redis/open.js'
 import { unknownWord } from '../../util/options.js'
-import { createRedlock, OPTIONS, type RedlockOptions } from './create.js'
+import { createRedlock, OPTIONS, type RedlockOptions } from './store.js'
 
 const FORM =
   'redlock://[user:password@]host:port,host:port,host:port[/db][?maxTtl=1m&nodeTimeout=500ms&drift=0.01], or rediss+redlock://'
 
-/** A client, and how to end it. */
-interface Opened {
+/** A client, and how to close it. */
+interface OwnedClient {
   client: unknown
   close: () => unknown
 }
 
-interface Address {
+interface NodeAddress {
   host: string
   port: number
   tls: boolean
@@ -24,7 +24,7 @@ interface Address {
 }
 
 /**
- * `redlock://h1:p,h2:p,h3:p` and `rediss+redlock://`, with whichever of ioredis and node-redis is installed. `close()` of
+ * Opens `redlock://h1:p,h2:p,h3:p` and `rediss+redlock://`, with whichever of ioredis and node-redis is installed. `close()` of
  * the store closes the clients too. `maxTtl` is a minute unless the URL says otherwise (`?maxTtl=5m`).
  */
 export async function open(url: string): Promise<Store> {
@@ -46,14 +46,14 @@ export async function open(url: string): Promise<Store> {
   }
 }
 
-function parse(url: string): { addresses: Address[]; options: RedlockOptions } {
+function parse(url: string): { addresses: NodeAddress[]; options: RedlockOptions } {
   const match = /^(redlock|rediss\+redlock):\/\/(?:([^/?]*)@)?([^@/?]+)(?:\/(\d*))?(?:\?(.*))?$/s.exec(url)
   if (!match) throw new InvalidOptionError('store', url, FORM)
   const [, scheme, credentials = '', hosts = '', db = '', query = ''] = match
   const colon = credentials.indexOf(':')
   const username = decoded(colon < 0 ? credentials : credentials.slice(0, colon), url) || undefined
   const password = colon < 0 ? undefined : decoded(credentials.slice(colon + 1), url)
-  const addresses = hosts.split(',').map((text): Address => {
+  const addresses = hosts.split(',').map((text): NodeAddress => {
     const parts = /^(\[[^\]]+\]|[^:]+)(?::(\d{1,5}))?$/.exec(text)
     if (!parts) throw new InvalidOptionError('store', url, FORM)
     const host = (parts[1] as string).replace(/^\[|\]$/g, '')
@@ -87,10 +87,10 @@ function optionsOf(query: URLSearchParams): RedlockOptions {
   }
 }
 
-/** What is wrong is said by the call that it concerns; an unheard `error` event would end the process. */
+/** An `error` event without a listener would end the process. The calls that fail name the reason. */
 const ignore = (): void => {}
 
-async function connector(): Promise<(address: Address) => Opened> {
+async function connector(): Promise<(address: NodeAddress) => OwnedClient> {
   const ioredis = await loadIoRedis()
   if (ioredis) {
     return ({ host, port, tls, username, password, db }) => {
@@ -107,7 +107,7 @@ async function connector(): Promise<(address: Address) => Opened> {
     const socket = tls ? { host, port, tls: true as const } : { host, port }
     const client = redis.createClient({ ...secret, socket, database: db })
     client.on('error', ignore)
-    // Not awaited: it goes on trying, and calls say why it is not connected yet.
+    // Not awaited: the client retries by itself, and calls name the reason while it is not connected.
     client.connect().catch(ignore)
     return { client, close: () => client.destroy() }
   }

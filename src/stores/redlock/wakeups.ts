@@ -1,51 +1,59 @@
 /**
- * Hearing what happens to keys. Every node tells on its own; what a majority tells has happened.
+ * What happens to keys, as the nodes announce it: releases, and revocations. Every node announces on its own; what a majority
+ * announces has happened.
  *
  * @module
  */
-import type { World } from '../../kit/world.js'
-import type { StoreEvent, Watch } from '../../store.js'
+import type { World } from '../../util/world.js'
+import type { LeaseId, StoreEvent, Watch } from '../../store.js'
 import { type Cluster, count } from './cluster.js'
-import { wakeupChannel } from './keys.js'
+import { REVOKED, wakeupChannel } from './keys.js'
 import type { NodeChannel, NodeChannels } from './node-channels.js'
 
-/** News come from each node. If so few tell that they are no majority, believe them after this. */
-const HEARSAY_MS = 10
-/** How long news are remembered, so that a slow node does not tell them again. */
-const OLD_NEWS_MS = 2_000
-/** Those who wait for the same key ask one after the other, so far apart, as a share of the time that a lock takes. */
+/**
+ * MINORITY_MS: how long the other nodes have to announce the same. After that, a release that only a minority announced wakes
+ * the waiters anyway, and a revocation that only a minority announced makes the holder ask.
+ */
+const MINORITY_MS = 10
+/** REMEMBERED_MS: how long an announcement is remembered, so that the same one of a slow node is not delivered again. */
+const REMEMBERED_MS = 2_000
+/** SPREAD: processes that wait for one key ask this far apart on average, as a multiple of the time that an acquisition takes. */
 const SPREAD = 1
-const WIDEST_SPREAD_MS = 250
-/** A timer takes a millisecond at least, so two who wait for less come in the order in which they heard. */
+/** MAX_SPREAD_MS: the longest pause before a woken waiter asks, however many others wait. */
+const MAX_SPREAD_MS = 250
+/** AT_ONCE_MS: shorter pauses are skipped. A timer takes a millisecond at least, so two short ones end in the order they began. */
 const AT_ONCE_MS = 0.5
 
-interface News {
-  /** Who told it. */
+/** One event, as far as nodes have announced it. */
+interface Announcement {
+  /** Which nodes, as a bit mask. */
   nodes: number
-  told: boolean
-  /** The lease that ended was one that others look at. */
+  delivered: boolean
+  /** The lease that ended was taken with `announce`: watchers of its value want to know. */
   announced: boolean
 }
 
-/** One key, and everybody in this process who watches it. */
+const newAnnouncement = (): Announcement => ({ nodes: 0, delivered: false, announced: false })
+
+/** One key, and all watches of it in this process. */
 interface WatchedKey {
   readonly channel: NodeChannel
   readonly listeners: Set<(event: StoreEvent) => void>
-  readonly news: Map<string, News>
-  /** Those who were told that it is free and have not asked yet. */
-  readonly asking: Set<() => void>
-  /** How often it became free since it was ours. */
+  readonly announcements: Map<string, Announcement>
+  /** Cancels the pauses of those that were woken and have not asked yet. */
+  readonly pauses: Set<() => void>
+  /** How often it became free and went to another process since this one had it. */
   passedOver: number
 }
 
-export class Wakeups {
+export class RedlockWakeups {
   readonly #channels: NodeChannels
   readonly #world: World
   readonly #majority: number
   readonly #usualMs: () => number
   readonly #keys = new Map<string, WatchedKey>()
 
-  /** `usualMs`: how long it takes to be answered when one asks for a lock. */
+  /** `usualMs`: how long an acquisition takes. */
   constructor(channels: NodeChannels, { majority, world }: Cluster, usualMs: () => number) {
     this.#channels = channels
     this.#world = world
@@ -55,7 +63,7 @@ export class Wakeups {
 
   watch(key: string, listener: (event: StoreEvent) => void): Watch {
     const watched = this.#keys.get(key) ?? this.#open(key)
-    // A function given twice listens twice.
+    // A function of its own: one listener given twice is called twice.
     const own = (event: StoreEvent): void => listener(event)
     watched.listeners.add(own)
     return {
@@ -64,7 +72,7 @@ export class Wakeups {
       close: () => {
         if (!watched.listeners.delete(own) || watched.listeners.size > 0) return
         if (this.#keys.get(key) === watched) this.#keys.delete(key)
-        for (const cancel of watched.asking) cancel()
+        for (const cancel of watched.pauses) cancel()
         watched.channel.close()
       },
     }
@@ -74,82 +82,166 @@ export class Wakeups {
     return this.#keys.has(key)
   }
 
-  /** It is ours no longer: others have waited more than we have. */
-  hadOurTurn(key: string): void {
+  /** This process releases the key: other waiters have waited longer than its own. */
+  endTurn(key: string): void {
     const watched = this.#keys.get(key)
     if (watched) watched.passedOver = 0
   }
 
   #open(key: string): WatchedKey {
     const channel = this.#channels.open(wakeupChannel(key), {
-      message: (node, text) => this.#hear(node, watched, text),
-      // Whatever was told while too few were heard is lost: whoever waits had better look.
-      resumed: () => this.#tell(watched, { type: 'freed' }),
+      message: (node, text) => this.#handleMessage(node, watched, text),
+      // Announcements were missed while too few nodes were subscribed: the waiters have to ask.
+      resumed: () => this.#notify(watched, { type: 'freed' }),
     })
-    const watched: WatchedKey = { channel, listeners: new Set(), news: new Map(), asking: new Set(), passedOver: 0 }
+    const watched: WatchedKey = {
+      channel,
+      listeners: new Set(),
+      announcements: new Map(),
+      pauses: new Set(),
+      passedOver: 0,
+    }
     this.#keys.set(key, watched)
     return watched
   }
 
-  /** `<listeners> freed <owner>`, or `ended` if the lease was announced; `taken <owner>`; `changed <owner> <version>`. */
-  #hear(i: number, watched: WatchedKey, text: string): void {
-    const [listeners = '1', type = ''] = text.split(' ', 2)
-    const rest = text.slice(listeners.length + 1 + type.length)
-    // Not every node knows that a lease was announced: all of them tell of the same end.
+  /** `<subscribers> freed <owner>`, or `ended` if the lease was announced; `taken <owner>`; `changed <owner> <version>`. */
+  #handleMessage(i: number, watched: WatchedKey, text: string): void {
+    const [subscribers = '1', type = ''] = text.split(' ', 2)
+    const rest = text.slice(subscribers.length + 1 + type.length)
+    // Not every node knows that a lease was announced: `ended` and `freed` are the same event.
     const what = type === 'ended' ? `freed${rest}` : type + rest
-    // Told with a vote, which may come to nothing: it is true when a majority says so, and not before.
-    const certain = type === 'taken'
-    let news = watched.news.get(what)
-    if (!news) {
-      news = { nodes: 0, told: false, announced: false }
-      watched.news.set(what, news)
-      if (!certain) this.#world.after(HEARSAY_MS, () => this.#believe(watched, what, Number(listeners)))
-      this.#world.after(OLD_NEWS_MS, () => watched.news.delete(what))
+    // `taken` is published with a vote, which may fail: it is true only when a majority announces it.
+    const needsMajority = type === 'taken'
+    let announcement = watched.announcements.get(what)
+    if (!announcement) {
+      announcement = newAnnouncement()
+      watched.announcements.set(what, announcement)
+      if (!needsMajority) this.#world.after(MINORITY_MS, () => this.#deliver(watched, what, Number(subscribers)))
+      this.#world.after(REMEMBERED_MS, () => watched.announcements.delete(what))
     }
-    news.nodes |= 1 << i
-    if (type === 'ended' && !news.announced) {
-      news.announced = true
-      if (news.told) this.#tell(watched, { type: 'changed' })
+    announcement.nodes |= 1 << i
+    if (type === 'ended' && !announcement.announced) {
+      announcement.announced = true
+      if (announcement.delivered) this.#notify(watched, { type: 'changed' })
     }
-    // Told by a majority, it has happened on a majority: asking now cannot be too early, and what is taken is a lock.
-    const quorum = certain ? this.#majority : Math.min(this.#majority, count(watched.channel.heardFrom))
-    if (count(news.nodes) >= quorum) this.#believe(watched, what, Number(listeners))
+    // What a majority announces has happened on a majority: asking now cannot be too early, and what is taken is a lock.
+    const enough = needsMajority ? this.#majority : Math.min(this.#majority, count(watched.channel.subscribed))
+    if (count(announcement.nodes) >= enough) this.#deliver(watched, what, Number(subscribers))
   }
 
-  #believe(watched: WatchedKey, what: string, listeners: number): void {
-    const news = watched.news.get(what)
-    if (!news || news.told) return
-    news.told = true
+  #deliver(watched: WatchedKey, what: string, subscribers: number): void {
+    const announcement = watched.announcements.get(what)
+    if (!announcement || announcement.delivered) return
+    announcement.delivered = true
     const [type] = what.split(' ', 1)
-    if (type === 'changed') this.#tell(watched, { type })
-    else if (type === 'taken') for (const cancel of watched.asking) cancel()
-    else if (type === 'freed') this.#free(watched, listeners, news)
+    if (type === 'changed') this.#notify(watched, { type })
+    else if (type === 'taken') for (const cancel of watched.pauses) cancel()
+    else if (type === 'freed') this.#wake(watched, subscribers, announcement)
   }
 
   /**
-   * Without a queue all who wait would ask at once, split the vote and go away empty. So each takes a moment of its own, a
-   * sooner one the more often it went to another; and when one of them got it, the others that have not asked need not.
+   * Without a queue all waiters would ask at once, split the vote and all be refused. So each process pauses for a random
+   * time, a shorter one the more often the key went to another process; and when another process got the key meanwhile, it
+   * does not ask at all.
    */
-  #free(watched: WatchedKey, listeners: number, { announced }: News): void {
-    if (announced) this.#tell(watched, { type: 'changed' })
-    const others = listeners - 1
-    if (others <= 0) return this.#tell(watched, { type: 'freed' })
-    const spread = Math.min(others * this.#usualMs() * SPREAD, WIDEST_SPREAD_MS) / (1 + watched.passedOver / others)
+  #wake(watched: WatchedKey, subscribers: number, { announced }: Announcement): void {
+    if (announced) this.#notify(watched, { type: 'changed' })
+    const others = subscribers - 1
+    if (others <= 0) return this.#notify(watched, { type: 'freed' })
+    const spread = Math.min(others * this.#usualMs() * SPREAD, MAX_SPREAD_MS) / (1 + watched.passedOver / others)
     watched.passedOver++
     const delay = this.#world.random() * spread
-    if (delay < AT_ONCE_MS) return this.#tell(watched, { type: 'freed' })
+    if (delay < AT_ONCE_MS) return this.#notify(watched, { type: 'freed' })
     const stop = this.#world.after(delay, () => {
-      watched.asking.delete(cancel)
-      this.#tell(watched, { type: 'freed' })
+      watched.pauses.delete(cancel)
+      this.#notify(watched, { type: 'freed' })
     })
     const cancel = (): void => {
       stop()
-      watched.asking.delete(cancel)
+      watched.pauses.delete(cancel)
     }
-    watched.asking.add(cancel)
+    watched.pauses.add(cancel)
   }
 
-  #tell(watched: WatchedKey, event: StoreEvent): void {
+  #notify(watched: WatchedKey, event: StoreEvent): void {
     for (const listener of [...watched.listeners]) listener(event)
+  }
+}
+
+/**
+ * Leases that were cut off by `revoke` or a steal: one channel on every node, for all keys. A lease is lost when a majority
+ * announces it. A minority may have been cut off in vain, by a steal that was refused: then the holder has to ask.
+ */
+export class RedlockRevocations {
+  readonly #channels: NodeChannels
+  readonly #world: World
+  readonly #majority: number
+  readonly #listeners = new Set<(lease: LeaseId) => void>()
+  readonly #lossListeners = new Set<(affected: (key: string) => boolean) => void>()
+  readonly #announcements = new Map<string, Announcement>()
+  #channel: NodeChannel | undefined
+
+  constructor(channels: NodeChannels, { majority, world }: Cluster) {
+    this.#channels = channels
+    this.#world = world
+    this.#majority = majority
+  }
+
+  watch(listener: (lease: LeaseId) => void): Watch {
+    // A function of its own: one listener given twice is called twice.
+    const own = (lease: LeaseId): void => listener(lease)
+    this.#listeners.add(own)
+    const channel = (this.#channel ??= this.#channels.open(REVOKED, {
+      message: (node, text) => this.#handleMessage(node, text),
+      // Announcements were missed, and may concern any lease.
+      resumed: () => this.#notifyPossibleLoss(() => true),
+    }))
+    return {
+      ready: channel.ready(),
+      live: () => this.#listeners.has(own) && channel.live(),
+      close: () => {
+        if (!this.#listeners.delete(own) || this.#listeners.size > 0) return
+        this.#channel = undefined
+        channel.close()
+      },
+    }
+  }
+
+  onPossibleLoss(listener: (affected: (key: string) => boolean) => void): () => void {
+    const own = (affected: (key: string) => boolean): void => listener(affected)
+    this.#lossListeners.add(own)
+    return () => void this.#lossListeners.delete(own)
+  }
+
+  /** `[key, owner, …]` */
+  #handleMessage(node: number, text: string): void {
+    const [key, ...owners] = JSON.parse(text) as [string, ...string[]]
+    const fresh: Announcement[] = []
+    for (const owner of owners) {
+      const id = `${owner}\0${key}`
+      let announcement = this.#announcements.get(id)
+      if (!announcement) {
+        announcement = newAnnouncement()
+        this.#announcements.set(id, announcement)
+        fresh.push(announcement)
+      }
+      announcement.nodes |= 1 << node
+      if (announcement.delivered || count(announcement.nodes) < this.#majority) continue
+      announcement.delivered = true
+      // Every attempt has an owner of its own: there is no other grant that a token would tell apart.
+      for (const listener of [...this.#listeners]) listener({ key, owner })
+    }
+    if (fresh.length === 0) return
+    this.#world.after(MINORITY_MS, () => {
+      if (fresh.some(({ delivered }) => !delivered)) this.#notifyPossibleLoss((other) => other === key)
+    })
+    this.#world.after(REMEMBERED_MS, () => {
+      for (const owner of owners) this.#announcements.delete(`${owner}\0${key}`)
+    })
+  }
+
+  #notifyPossibleLoss(affected: (key: string) => boolean): void {
+    for (const listener of [...this.#lossListeners]) listener(affected)
   }
 }

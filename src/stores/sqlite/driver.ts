@@ -1,38 +1,41 @@
 /**
- * The few methods of SQLite that we call, and where they come from: Node itself, or a package with the same API.
+ * The few methods of SQLite that the store calls, and where they come from: Node itself, or a package with the same API.
  *
  * @module
  */
 import { createRequire } from 'node:module'
 import { MissingPackageError } from '../../errors.js'
 
-export type Value = string | number | null
+export type SqliteValue = string | number | null
 
-export interface Statement {
-  run(...values: Value[]): { changes: number | bigint }
-  get(...values: Value[]): unknown
-  all(...values: Value[]): unknown[]
+export interface SqliteStatement {
+  run(...values: SqliteValue[]): { changes: number | bigint }
+  get(...values: SqliteValue[]): unknown
+  all(...values: SqliteValue[]): unknown[]
 }
 
-export interface Database {
+export interface SqliteDatabase {
   exec(sql: string): void
-  prepare(sql: string): Statement
+  prepare(sql: string): SqliteStatement
   close(): void
 }
 
-export interface Driver {
-  DatabaseSync: new (path: string) => Database
+export interface SqliteDriver {
+  DatabaseSync: new (path: string) => SqliteDatabase
 }
 
 const PACKAGE = '@photostructure/sqlite'
 
-/** Where to look, in this order. Each throws or returns undefined if it is not there. */
-const sources: (() => Driver | undefined)[] = [fromNode, () => createRequire(import.meta.url)(PACKAGE) as Driver]
+/** Where SQLite is looked for, in this order. Each function throws or returns undefined if it is not there. */
+const sources: (() => SqliteDriver | undefined)[] = [
+  fromNode,
+  () => createRequire(import.meta.url)(PACKAGE) as SqliteDriver,
+]
 
-let loaded: Driver | undefined
+let loaded: SqliteDriver | undefined
 
-/** Loads SQLite the first time somebody needs it, so that importing this module costs nothing and needs nothing. */
-export function loadDriver(from: typeof sources = sources): Driver {
+/** Loads SQLite when the first store is made, so that importing this module costs nothing and needs no package. */
+export function loadDriver(from: typeof sources = sources): SqliteDriver {
   if (from === sources && loaded) return loaded
   const problems: string[] = []
   for (const source of from) {
@@ -49,15 +52,15 @@ export function loadDriver(from: typeof sources = sources): Driver {
   throw new MissingPackageError('the SQLite store on Node before 22.13', [PACKAGE], cause)
 }
 
-function fromNode(): Driver | undefined {
+function fromNode(): SqliteDriver | undefined {
   const original = Reflect.get(process, 'emitWarning') as (...all: unknown[]) => void
-  // Node says on stderr that its SQLite is experimental, once in every process. To somebody who runs a command under a
-  // lock that says nothing they can act on; all other warnings pass.
+  // Node warns on stderr that its SQLite is experimental, once in every process. A user who runs a command under a lock
+  // can do nothing about that; all other warnings pass.
   process.emitWarning = (...all: unknown[]) => {
     if (!/SQLite is an experimental/.test(String(all[0]))) original.apply(process, all)
   }
   try {
-    return process.getBuiltinModule?.('node:sqlite') as unknown as Driver | undefined
+    return process.getBuiltinModule?.('node:sqlite') as unknown as SqliteDriver | undefined
   } finally {
     process.emitWarning = original
   }

@@ -1,10 +1,10 @@
 import { strict as assert } from 'node:assert'
-import { granted, letGo, mustBeGrant, mustBeRefusal, refused, release, unsupported } from '../ask.js'
+import { granted, mustRelease, mustBeGrant, mustBeRefusal, refused, release, unsupported } from '../store-calls.js'
 import { type Alternative, type Case, needing } from '../case.js'
 import type { Claim, Store } from '../../store.js'
 
 const divided: Alternative = {
-  name: 'all or none is unsupported, and grants nothing',
+  name: 'an atomic batch is unsupported, and grants nothing',
   async run(t) {
     const [a] = await t.clients(1)
     const keys = t.keys(2)
@@ -13,11 +13,11 @@ const divided: Alternative = {
       keys.map((key) => t.claim(key)),
       { atomic: true },
     )
-    for (const key of keys) await granted(a, t.claim(key), 'nothing was left behind')
+    for (const key of keys) await granted(a, t.claim(key), 'the batch left nothing behind')
   },
 }
 
-/** All of them, or undefined. Anything in between fails. */
+/** All grants, or undefined if none was granted. Fails if only some were. */
 async function allOf(
   store: Store,
   claims: readonly Claim[],
@@ -25,14 +25,17 @@ async function allOf(
   const answers = await store.acquire(claims, { atomic: true })
   assert.equal(answers.length, claims.length)
   if (answers.some((answer) => answer.granted === true))
-    return answers.map((answer, i) => mustBeGrant(answer, claims[i] as Claim, 'all or none'))
-  for (const [i, answer] of answers.entries()) mustBeRefusal(answer, claims[i] as Claim, 'all or none')
+    return answers.map((answer, i) =>
+      mustBeGrant(answer, claims[i] as Claim, 'the batch is granted as a whole or not at all'),
+    )
+  for (const [i, answer] of answers.entries())
+    mustBeRefusal(answer, claims[i] as Claim, 'the batch is granted as a whole or not at all')
   return undefined
 }
 
 const atomic: Case[] = [
   {
-    name: 'all or none grants all when all are free',
+    name: 'an atomic batch grants every claim if all keys are free',
     otherwise: divided,
     async run(t) {
       const [a, b] = await t.clients(2)
@@ -43,11 +46,11 @@ const atomic: Case[] = [
       )
       assert.ok(leases, 'all were free')
       for (const key of keys) await refused(b, t.claim(key))
-      for (const lease of leases) await letGo(a, lease)
+      for (const lease of leases) await mustRelease(a, lease)
     },
   },
   {
-    name: 'all or none grants none when one is busy, and leaves nothing behind',
+    name: 'an atomic batch grants no claim if one key is held, and leaves nothing behind',
     otherwise: divided,
     async run(t) {
       const [a, b, c] = await t.clients(3)
@@ -56,24 +59,24 @@ const atomic: Case[] = [
         const held = await granted(b, t.claim(keys[busy] as string))
         const claims = keys.map((key) => t.claim(key))
         assert.equal(await allOf(a, claims), undefined)
-        for (const claim of claims) assert.equal(await release(a, claim), 'gone', 'nothing was left behind')
+        for (const claim of claims) assert.equal(await release(a, claim), 'gone', 'the batch left nothing behind')
         for (const key of keys.filter((_, i) => i !== busy))
-          await letGo(c, await granted(c, t.claim(key), 'it is free'))
-        await letGo(b, held)
+          await mustRelease(c, await granted(c, t.claim(key), 'it is free'))
+        await mustRelease(b, held)
       }
     },
   },
   {
-    name: 'all or none that is asked again by the same owners gets the same grants',
+    name: 'an atomic batch that the same owners send again returns the same grants',
     otherwise: divided,
     needs: ['owners'],
     async run(t) {
       const [a, b] = await t.clients(2)
       const claims = t.keys(2).map((key) => t.claim(key))
       const first = await allOf(a, claims)
-      // The reply may have been lost: what they hold already must not be in their way.
+      // The reply of the first batch may have been lost. The grants of these owners must not block their own retry.
       const second = await allOf(b, claims)
-      assert.ok(first && second, 'their own grants are not in their way')
+      assert.ok(first && second, "the owners' own grants do not block them")
       assert.deepEqual(
         second.map((lease) => lease.token),
         first.map((lease) => lease.token),
@@ -81,7 +84,7 @@ const atomic: Case[] = [
     },
   },
   {
-    name: 'all or none completes what its owner already holds in part',
+    name: 'an atomic batch completes what its owner already holds in part',
     otherwise: divided,
     needs: ['owners'],
     async run(t) {
@@ -93,18 +96,18 @@ const atomic: Case[] = [
     },
   },
   {
-    name: 'all or none with two claims of one key that do not fit together grants none',
+    name: 'an atomic batch with two claims of one key that exclude each other grants neither',
     otherwise: divided,
     async run(t) {
       const [a, b] = await t.clients(2)
       const [key, other] = t.keys(2) as [string, string]
       assert.equal(await allOf(a, [t.claim(other), t.claim(key), t.claim(key)]), undefined)
-      await granted(b, t.claim(key), 'nothing was left behind')
-      await granted(b, t.claim(other), 'nothing was left behind')
+      await granted(b, t.claim(key), 'the batch left nothing behind')
+      await granted(b, t.claim(other), 'the batch left nothing behind')
     },
   },
   {
-    name: 'all or none with two readers of one key grants both',
+    name: 'an atomic batch with two readers of one key grants both',
     otherwise: divided,
     async run(t) {
       const [a] = await t.clients(1)
@@ -113,7 +116,7 @@ const atomic: Case[] = [
     },
   },
   {
-    name: 'all or none from several clients in opposite order: never two at once, and all come to an answer',
+    name: 'atomic batches of several clients in opposite key order never hold the same keys at once, and all are answered',
     otherwise: divided,
     async run(t) {
       const clients = await t.clients(4)
@@ -129,7 +132,7 @@ const atomic: Case[] = [
             await t.sleep(Math.random() * 5)
             continue
           }
-          assert.equal(++holders, 1, 'nobody else holds them')
+          assert.equal(++holders, 1, 'no other client holds them')
           grants++
           await t.sleep(1)
           holders--
@@ -138,24 +141,24 @@ const atomic: Case[] = [
         }
       })
       await Promise.all(rounds)
-      assert.ok(grants > 0, 'somebody got them')
+      assert.ok(grants > 0, 'a client got them')
     },
   },
 ]
 
-const lined: Case[] = [
+const queued: Case[] = [
   {
-    name: 'all or none does not pass the line',
+    name: 'an atomic batch does not overtake the queue',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const [key, other] = t.keys(2) as [string, string]
       const reading = await granted(a, t.reader(key))
-      await refused(b, t.claim(key, { placeMs: t.longMs }))
+      await refused(b, t.claim(key, { queueMs: t.longMs }))
       assert.equal(await allOf(c, [t.reader(key), t.claim(other)]), undefined, 'a writer waits')
-      await granted(c, t.claim(other), 'nothing was left behind')
-      await letGo(a, reading)
+      await granted(c, t.claim(other), 'the batch left nothing behind')
+      await mustRelease(a, reading)
     },
   },
 ]
 
-export const atomicCases: Case[] = [...needing(['atomic'], atomic), ...needing(['atomic', 'line'], lined)]
+export const atomicCases: Case[] = [...needing(['atomic'], atomic), ...needing(['atomic', 'queue'], queued)]

@@ -1,10 +1,10 @@
 import { strict as assert } from 'node:assert'
-import { granted, inBatches, letGo, mustBeGrant, mustBeRefusal, refused, release, show } from '../ask.js'
+import { granted, inBatches, mustRelease, mustBeGrant, mustBeRefusal, refused, release, show } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 const plain: Case[] = [
   {
-    name: 'the items of a batch are answered singly and in order',
+    name: 'every item of a batch has its own answer, in the order of the items',
     async run(t) {
       const [a, b] = await t.clients(2)
       const [busy, free, also] = t.keys(3) as [string, string, string]
@@ -26,11 +26,11 @@ const plain: Case[] = [
         released.map((answer) => answer.outcome),
         ['released', 'gone', 'released'],
       )
-      await letGo(b, held)
+      await mustRelease(b, held)
     },
   },
   {
-    name: 'one key twice in a batch: the first gets the lock, the second is refused',
+    name: 'two locks of one key in a batch: the first is granted, the second is refused',
     async run(t) {
       const [a] = await t.clients(1)
       const key = t.key()
@@ -52,7 +52,7 @@ const plain: Case[] = [
     },
   },
   {
-    name: 'one key several times in a batch: readers all get it, the lock behind them does not',
+    name: 'several claims of one key in a batch: all readers are granted, the lock behind them is refused',
     async run(t) {
       const [a] = await t.clients(1)
       const key = t.key()
@@ -65,7 +65,7 @@ const plain: Case[] = [
     },
   },
   {
-    name: 'an empty batch is answered with nothing',
+    name: 'an empty batch has an empty answer',
     async run(t) {
       const [a] = await t.clients(1)
       assert.deepEqual(await a.acquire([]), [])
@@ -74,7 +74,7 @@ const plain: Case[] = [
     },
   },
   {
-    name: 'a thousand items are acquired, renewed and released, each answered',
+    name: 'a batch of a thousand items is acquired, renewed and released, with an answer for each item',
     async run(t) {
       const [a, b] = await t.clients(2)
       const keys = t.keys(1_000)
@@ -97,7 +97,7 @@ const plain: Case[] = [
     },
   },
   {
-    name: 'batches that name the same keys in opposite order all come to an answer',
+    name: 'concurrent batches that name the same keys in opposite order are all answered',
     async run(t) {
       const clients = await t.clients(4)
       const keys = t.keys(8)
@@ -129,16 +129,16 @@ const plain: Case[] = [
   },
 ]
 
-const lined: Case[] = [
+const queued: Case[] = [
   {
-    name: 'a holder and the head of the line who leave in one batch let the second in',
+    name: 'a holder and the head of the queue that leave in one batch make the second waiter the next holder',
     async run(t) {
       const [a, b] = await t.clients(2)
       for (const turned of [false, true]) {
         const key = t.key()
         const held = await granted(a, t.claim(key))
-        const head = t.claim(key, { placeMs: t.longMs })
-        const second = t.claim(key, { placeMs: t.longMs })
+        const head = t.claim(key, { queueMs: t.longMs })
+        const second = t.claim(key, { queueMs: t.longMs })
         await refused(a, head)
         await refused(b, second)
         const leases = [held, head].map(({ owner }) => ({ key, owner }))
@@ -153,12 +153,12 @@ const lined: Case[] = [
     },
   },
   {
-    name: 'places taken in one batch stand in the order of the batch',
+    name: 'queue entries created in one batch keep the order of the batch',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       let held = await granted(b, t.claim(key))
-      const claims = Array.from({ length: 4 }, () => t.claim(key, { placeMs: t.longMs }))
+      const claims = Array.from({ length: 4 }, () => t.claim(key, { queueMs: t.longMs }))
       const answers = await inBatches(a, claims, (part) => a.acquire(part))
       assert.deepEqual(
         answers.map((answer) => answer.granted === false && answer.ahead),
@@ -172,4 +172,4 @@ const lined: Case[] = [
   },
 ]
 
-export const batchCases: Case[] = [...plain, ...needing(['line'], lined)]
+export const batchCases: Case[] = [...plain, ...needing(['queue'], queued)]

@@ -1,16 +1,16 @@
 import { strict as assert } from 'node:assert'
 import type { HolderView, Store } from '../../store.js'
-import { granted, letGo, refused, release, renew, tried, unsupported } from '../ask.js'
+import { granted, mustRelease, refused, release, renew, tryAcquire, unsupported } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 async function revoke(store: Store, key: string): Promise<HolderView[]> {
-  assert.ok(store.revoke, 'the store has revoke')
+  assert.ok(store.revoke, 'the store has revoke()')
   return store.revoke(key)
 }
 
 const revoking: Case[] = [
   {
-    name: 'revoke ends a lease, returns whom it cut off, and its holder is told gone from then on',
+    name: 'revoke() ends a lease and returns its owner, whose renewal and release are answered gone from then on',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
@@ -22,12 +22,12 @@ const revoking: Case[] = [
       )
       assert.equal(await renew(a, lease, t.longMs), 'gone')
       assert.equal(await release(a, lease), 'gone')
-      const next = await granted(b, t.claim(key), 'nobody holds it')
+      const next = await granted(b, t.claim(key), 'no owner holds it')
       assert.ok(next.token > lease.token, `token ${next.token} came after ${lease.token}`)
     },
   },
   {
-    name: 'revoke ends the leases of all readers',
+    name: 'revoke() ends the leases of all readers',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
@@ -39,7 +39,7 @@ const revoking: Case[] = [
     },
   },
   {
-    name: 'revoking what nobody holds cuts nobody off',
+    name: 'revoke() of a free key returns no owner',
     async run(t) {
       const [a] = await t.clients(1)
       const key = t.key()
@@ -48,7 +48,7 @@ const revoking: Case[] = [
     },
   },
   {
-    name: 'revoke touches no other key',
+    name: 'revoke() affects no other key',
     async run(t) {
       const [a, b] = await t.clients(2)
       const name = t.name()
@@ -62,32 +62,32 @@ const revoking: Case[] = [
   },
 ]
 
-const lined: Case[] = [
+const queued: Case[] = [
   {
-    name: 'revoke lets the next in line in, and nobody else',
+    name: 'revoke() lets the next waiter in, and no other client',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       await granted(a, t.claim(key))
-      const waiting = t.claim(key, { placeMs: t.longMs })
+      const waiting = t.claim(key, { queueMs: t.longMs })
       await refused(b, waiting)
       await revoke(c, key)
-      await refused(c, t.claim(key), 'somebody stands in line')
+      await refused(c, t.claim(key), 'a waiter is queued')
       await granted(b, waiting)
     },
   },
   {
-    name: 'stealing passes the line, and the line stays',
+    name: 'a steal overtakes the queue, and the queue stays',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       await granted(a, t.claim(key))
-      const waiting = t.claim(key, { placeMs: t.longMs })
+      const waiting = t.claim(key, { queueMs: t.longMs })
       await refused(b, waiting)
       const stolen = await granted(c, t.claim(key, { steal: true }))
       await refused(b, waiting)
-      await letGo(c, stolen)
-      await refused(c, t.claim(key), 'somebody stands in line')
+      await mustRelease(c, stolen)
+      await refused(c, t.claim(key), 'a waiter is queued')
       await granted(b, waiting)
     },
   },
@@ -95,9 +95,9 @@ const lined: Case[] = [
 
 const stealing: Case[] = [
   {
-    name: 'stealing takes the lock whoever holds it, with a larger token',
+    name: 'a steal takes the lock from any holder and has a larger token',
     otherwise: {
-      name: 'stealing is unsupported, and takes nothing',
+      name: 'a steal is unsupported, and takes nothing',
       async run(t) {
         const [a, b] = await t.clients(2)
         const lease = await granted(a, t.claim(t.key()))
@@ -118,20 +118,20 @@ const stealing: Case[] = [
     },
   },
   {
-    name: 'stealing takes the lock from all readers, and what nobody holds is simply granted',
+    name: 'a steal takes the lock from all readers, and is a plain grant if the key is free',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       const readers = [await granted(a, t.reader(key)), await granted(a, t.reader(key))]
       const stolen = await granted(b, t.claim(key, { steal: true }))
       for (const reader of readers) assert.equal(await renew(a, reader, t.longMs), 'gone')
-      await letGo(b, stolen)
-      assert.ok(await tried(a, t.claim(key, { steal: true })))
+      await mustRelease(b, stolen)
+      assert.ok(await tryAcquire(a, t.claim(key, { steal: true })))
     },
   },
 ]
 
 export const forceCases: Case[] = [
   ...needing(['revoke'], [...revoking, ...stealing]),
-  ...needing(['revoke', 'line'], lined),
+  ...needing(['revoke', 'queue'], queued),
 ]

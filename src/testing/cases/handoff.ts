@@ -1,119 +1,148 @@
 import { strict as assert } from 'node:assert'
-import { granted, letGo, refused, release, renew, tried } from '../ask.js'
+import { granted, mustRelease, refused, release, renew, tryAcquire } from '../store-calls.js'
+import type { StoreEvent, Watch } from '../../store.js'
 import { type Alternative, type Case, needing } from '../case.js'
 
 const unhanded: Alternative = {
-  name: 'a release wakes the head of the line, which then gets what it asks for',
-  needs: ['line', 'watch'],
+  name: 'a release wakes the head of the queue, whose next request is granted',
+  needs: ['queue', 'watch'],
   async run(t) {
     const [a, b] = await t.clients(2)
     const key = t.key()
     const held = await granted(a, t.claim(key))
-    const waiting = t.claim(key, { placeMs: t.longMs })
-    const ear = await t.ear(b, key)
+    const waiting = t.claim(key, { queueMs: t.longMs })
+    const probe = await t.probe(b, key)
     await refused(b, waiting)
-    await letGo(a, held)
-    const woken = await ear.event({ type: 'freed' })
+    await mustRelease(a, held)
+    const woken = await probe.event({ type: 'freed' })
     if (woken.owner !== undefined) assert.equal(woken.owner, waiting.owner)
-    await t.until('it gets it', () => tried(b, waiting))
+    await t.until('the waiter gets it', () => tryAcquire(b, waiting))
   },
 }
 
+const forAllKeys: Case[] = [
+  {
+    name: 'one subscription reports the grants of every key that its client waits for, and no others',
+    async run(t) {
+      const [a, b, c] = await t.clients(3)
+      const received: { key: string | undefined; type: StoreEvent['type']; owner: string | undefined }[] = []
+      const watch = b.watchGrants?.((key, event) =>
+        received.push({ key, type: event.type, owner: event.type === 'changed' ? undefined : event.owner }),
+      ) as Watch
+      t.afterwards(() => watch.close())
+      // It may decline, where its server or client cannot do it: waiters then call `watch`.
+      if (!(await t.settled('the subscription', watch.ready))) return assert.equal(watch.live(), false)
+      for (const key of [t.key(), t.key()]) {
+        const held = await granted(a, t.claim(key))
+        const [mine, other] = [t.claim(key, { queueMs: 30_000 }), t.claim(key, { queueMs: 30_000 })]
+        await refused(b, mine)
+        await refused(c, other)
+        await mustRelease(a, held)
+        const { type } = await t.until(`the grant of ${key}`, () =>
+          received.find((each) => each.key === key && each.owner === mine.owner),
+        )
+        assert.ok(type === 'granted' || type === 'freed', `a grant, or a hint that its owner should ask: ${type}`)
+        assert.equal((await granted(b, mine)).owner, mine.owner)
+        await mustRelease(b, mine)
+        await t.until('the other waiter has it', () => tryAcquire(c, other))
+        assert.ok(!received.some(({ owner }) => owner === other.owner), 'the grant of another client is not reported')
+      }
+    },
+  },
+]
+
 const single: Case[] = [
   {
-    name: 'a release hands the lease to the head of the line, and tells it the token',
+    name: 'a release hands the lease off to the head of the queue and reports the token to it',
     otherwise: unhanded,
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       const held = await granted(a, t.claim(key))
-      const [first, second] = [t.claim(key, { placeMs: 30_000 }), t.claim(key, { placeMs: 30_000 })]
-      const [ear, other] = [await t.ear(b, key), await t.ear(c, key)]
+      const [first, second] = [t.claim(key, { queueMs: 30_000 }), t.claim(key, { queueMs: 30_000 })]
+      const [probe, other] = [await t.probe(b, key), await t.probe(c, key)]
       await refused(b, first)
       await refused(c, second)
-      await letGo(a, held)
-      const told = await ear.event({ type: 'granted', owner: first.owner })
+      await mustRelease(a, held)
+      const told = await probe.event({ type: 'granted', owner: first.owner })
       assert.equal(typeof told.token, 'bigint')
       assert.ok(told.token > held.token, `token ${told.token} came after ${held.token}`)
-      assert.ok(
-        told.ttlMs > 0 && told.ttlMs <= 30_000,
-        `for its place at most, not for its time to live: ${told.ttlMs} ms`,
-      )
-      assert.equal(await renew(b, first, t.longMs), 'ours', 'it holds without having asked again')
+      assert.ok(told.ttlMs > 0 && told.ttlMs <= 30_000, `it lasts for queueMs at most, not for ttlMs: ${told.ttlMs} ms`)
+      assert.equal(await renew(b, first, t.longMs), 'ours', 'the waiter holds it without another request')
       await refused(c, second, 'it is held by the first')
       const again = await granted(b, first)
-      assert.equal(again.token, told.token, 'the grant it was told of')
-      const forSecond = [...ear.heard, ...other.heard].filter(
+      assert.equal(again.token, told.token, 'the grant that was reported')
+      const forSecond = [...probe.received, ...other.received].filter(
         (event) => event.type === 'granted' && event.owner === second.owner,
       )
-      assert.deepEqual(forSecond, [], 'the second was handed nothing')
+      assert.deepEqual(forSecond, [], 'the second waiter got nothing')
     },
   },
   {
-    name: 'what was handed over is held for its place only, until it is renewed',
+    name: 'a lease that was handed off lasts for queueMs only, until it is renewed',
     otherwise: unhanded,
     async run(t) {
       const [a, b, c] = await t.clients(3)
-      await t.unhurried(300, async (placeMs) => {
+      await t.unhurried(300, async (queueMs) => {
         const key = t.key()
         const held = await granted(a, t.claim(key))
-        const waiting = t.claim(key, { placeMs })
-        const ear = await t.ear(b, key)
+        const waiting = t.claim(key, { queueMs })
+        const probe = await t.probe(b, key)
         const askedAt = t.now()
         await refused(b, waiting)
         const releasedAt = t.now()
-        await letGo(a, held)
-        t.mustBeBefore(askedAt + placeMs)
-        const { token } = await ear.event({ type: 'granted', owner: waiting.owner })
+        await mustRelease(a, held)
+        t.mustBeBefore(askedAt + queueMs)
+        const { token } = await probe.event({ type: 'granted', owner: waiting.owner })
         const outcome = await renew(b, waiting, t.longMs)
-        t.mustBeBefore(releasedAt + placeMs)
+        t.mustBeBefore(releasedAt + queueMs)
         assert.equal(outcome, 'ours')
-        await t.sleep(placeMs + 100)
-        await refused(c, t.claim(key), 'renewed, it is held in full')
+        await t.sleep(queueMs + 100)
+        await refused(c, t.claim(key), 'once renewed, it lasts for ttlMs')
         assert.equal((await granted(b, waiting)).token, token)
       })
     },
   },
   {
-    name: 'what was handed over and never renewed passes on',
+    name: 'a lease that was handed off and never renewed passes to the next client',
     otherwise: unhanded,
     async run(t) {
       const [a, b, c] = await t.clients(3)
-      await t.unhurried(200, async (placeMs) => {
+      await t.unhurried(200, async (queueMs) => {
         const key = t.key()
         const held = await granted(a, t.claim(key))
-        const silent = t.claim(key, { placeMs })
-        const ear = await t.ear(b, key)
+        const silent = t.claim(key, { queueMs })
+        const probe = await t.probe(b, key)
         const askedAt = t.now()
         await refused(b, silent)
-        await letGo(a, held)
-        t.mustBeBefore(askedAt + placeMs)
-        await ear.event({ type: 'granted', owner: silent.owner })
-        const heir = await t.until('another gets it', () => tried(c, t.claim(key)))
+        await mustRelease(a, held)
+        t.mustBeBefore(askedAt + queueMs)
+        await probe.event({ type: 'granted', owner: silent.owner })
+        const successor = await t.until('another client gets it', () => tryAcquire(c, t.claim(key)))
         assert.equal(await renew(b, silent, t.longMs), 'gone')
         assert.equal(await release(b, silent), 'gone')
-        assert.equal(await renew(c, heir, t.longMs), 'ours')
+        assert.equal(await renew(c, successor, t.longMs), 'ours')
       })
     },
   },
   {
-    name: 'a hand-over lasts no longer than the time to live that was asked for',
+    name: 'a lease that was handed off lasts no longer than the ttlMs of its claim',
     otherwise: unhanded,
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       const held = await granted(a, t.claim(key))
-      const brief = t.claim(key, { placeMs: t.longMs, ttlMs: 200 })
-      const ear = await t.ear(b, key)
+      const brief = t.claim(key, { queueMs: t.longMs, ttlMs: 200 })
+      const probe = await t.probe(b, key)
       await refused(b, brief)
-      await letGo(a, held)
-      const told = await ear.event({ type: 'granted', owner: brief.owner })
+      await mustRelease(a, held)
+      const told = await probe.event({ type: 'granted', owner: brief.owner })
       assert.ok(told.ttlMs <= 200, `${told.ttlMs} of 200 ms`)
-      await t.until('it ends', () => tried(c, t.claim(key)))
+      await t.until('it ends', () => tryAcquire(c, t.claim(key)))
     },
   },
   {
-    name: 'nobody slips in between a release and its heir',
+    name: 'no other request is granted between a release and the hand-off to its successor',
     otherwise: unhanded,
     async run(t) {
       const [a, b, c] = await t.clients(3)
@@ -122,77 +151,77 @@ const single: Case[] = [
       let over = false
       const intruders = [a, c].map(async (client) => {
         while (!over) {
-          assert.equal(await tried(client, t.claim(key)), undefined, 'somebody stands in line')
+          assert.equal(await tryAcquire(client, t.claim(key)), undefined, 'a waiter is queued')
           await t.sleep(1)
         }
       })
       const handing = async (): Promise<void> => {
         for (let turn = 0; turn < 15; turn++) {
-          const next = t.claim(key, { placeMs: t.longMs })
+          const next = t.claim(key, { queueMs: t.longMs })
           await refused(b, next)
-          await letGo(a, held)
-          held = await granted(b, next, 'it is first in line')
+          await mustRelease(a, held)
+          held = await granted(b, next, 'it is first in the queue')
         }
       }
       await Promise.all([handing().finally(() => (over = true)), ...intruders])
     },
   },
   {
-    name: 'the release of a place that was handed the lease meanwhile lets go of the lease',
+    name: 'a release by a waiter that was handed the lease meanwhile releases the lease',
     otherwise: unhanded,
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       const held = await granted(a, t.claim(key))
-      const leaving = t.claim(key, { placeMs: t.longMs })
+      const leaving = t.claim(key, { queueMs: t.longMs })
       await refused(b, leaving)
-      await letGo(a, held)
+      await mustRelease(a, held)
       assert.equal(await release(b, leaving), 'released')
-      await granted(c, t.claim(key), 'nobody holds it and nobody waits')
+      await granted(c, t.claim(key), 'there is no holder and no waiter')
     },
   },
 ]
 
 const several: Case[] = [
   {
-    name: 'a release hands the lease to all readers at the head of the line at once, and to nobody behind the next lock',
+    name: 'a release hands the lease off to all readers at the head of the queue at once, and to no reader behind the next lock',
     otherwise: unhanded,
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       const held = await granted(a, t.claim(key))
-      const ear = await t.ear(b, key)
-      const readers = [t.reader(key, { placeMs: t.longMs }), t.reader(key, { placeMs: t.longMs })] as const
-      const writer = t.claim(key, { placeMs: t.longMs })
-      const late = t.reader(key, { placeMs: t.longMs })
+      const probe = await t.probe(b, key)
+      const readers = [t.reader(key, { queueMs: t.longMs }), t.reader(key, { queueMs: t.longMs })] as const
+      const writer = t.claim(key, { queueMs: t.longMs })
+      const late = t.reader(key, { queueMs: t.longMs })
       for (const claim of [...readers, writer, late]) await refused(b, claim)
-      await letGo(a, held)
+      await mustRelease(a, held)
       for (const reader of readers) {
-        await ear.event({ type: 'granted', owner: reader.owner })
+        await probe.event({ type: 'granted', owner: reader.owner })
         assert.equal(await renew(b, reader, t.longMs), 'ours')
       }
       await refused(b, late, 'behind the writer')
       await refused(b, writer, 'beside readers')
-      for (const reader of readers) await letGo(b, reader)
-      await ear.event({ type: 'granted', owner: writer.owner })
-      await letGo(b, writer)
-      await ear.event({ type: 'granted', owner: late.owner })
+      for (const reader of readers) await mustRelease(b, reader)
+      await probe.event({ type: 'granted', owner: writer.owner })
+      await mustRelease(b, writer)
+      await probe.event({ type: 'granted', owner: late.owner })
     },
   },
   {
-    name: 'whoever leaves the head of the line hands on what it was waiting for',
+    name: 'a waiter that leaves the head of the queue lets the next waiters in',
     otherwise: unhanded,
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       await granted(a, t.reader(key))
-      const writer = t.claim(key, { placeMs: t.longMs })
-      const reader = t.reader(key, { placeMs: t.longMs })
+      const writer = t.claim(key, { queueMs: t.longMs })
+      const reader = t.reader(key, { queueMs: t.longMs })
       await refused(b, writer)
-      const ear = await t.ear(c, key)
+      const probe = await t.probe(c, key)
       await refused(c, reader)
       assert.equal(await release(b, writer), 'released')
-      await ear.event({ type: 'granted', owner: reader.owner })
+      await probe.event({ type: 'granted', owner: reader.owner })
       assert.equal(await renew(c, reader, t.longMs), 'ours')
     },
   },
@@ -200,17 +229,17 @@ const several: Case[] = [
 
 const looked: Case[] = [
   {
-    name: 'whoever was handed a lease stands in line no longer',
+    name: 'a waiter that was handed the lease is in the queue no longer',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       const held = await granted(a, t.claim(key))
-      const [first, second] = [t.claim(key, { placeMs: t.longMs }), t.claim(key, { placeMs: t.longMs })]
-      const ear = await t.ear(b, key)
+      const [first, second] = [t.claim(key, { queueMs: t.longMs }), t.claim(key, { queueMs: t.longMs })]
+      const probe = await t.probe(b, key)
       await refused(b, first)
       await refused(c, second)
-      await letGo(a, held)
-      await ear.event({ type: 'granted', owner: first.owner })
+      await mustRelease(a, held)
+      await probe.event({ type: 'granted', owner: first.owner })
       const seen = await c.inspect?.(key)
       assert.deepEqual(
         [seen?.holders.map(({ owner }) => owner), seen?.waiters.map(({ owner }) => owner)],
@@ -219,17 +248,17 @@ const looked: Case[] = [
     },
   },
   {
-    name: 'whoever was handed a lease and is cut off is not handed it again',
+    name: 'a waiter that was handed the lease and then revoked is not handed it again',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       const held = await granted(a, t.claim(key))
-      const [first, second] = [t.claim(key, { placeMs: t.longMs }), t.claim(key, { placeMs: t.longMs })]
-      const [ear, next] = [await t.ear(b, key), await t.ear(c, key)]
+      const [first, second] = [t.claim(key, { queueMs: t.longMs }), t.claim(key, { queueMs: t.longMs })]
+      const [probe, next] = [await t.probe(b, key), await t.probe(c, key)]
       await refused(b, first)
       await refused(c, second)
-      await letGo(a, held)
-      const told = await ear.event({ type: 'granted', owner: first.owner })
+      await mustRelease(a, held)
+      const told = await probe.event({ type: 'granted', owner: first.owner })
       assert.deepEqual(
         (await a.revoke?.(key))?.map(({ owner }) => owner),
         [first.owner],
@@ -242,6 +271,7 @@ const looked: Case[] = [
 ]
 
 export const handoffCases: Case[] = [
-  ...needing(['line', 'watch', 'handoff', 'owners'], [...single, ...several]),
-  ...needing(['line', 'watch', 'handoff', 'owners', 'inspect', 'revoke'], looked),
+  ...needing(['queue', 'watchGrants', 'handoff', 'owners'], forAllKeys),
+  ...needing(['queue', 'watch', 'handoff', 'owners'], [...single, ...several]),
+  ...needing(['queue', 'watch', 'handoff', 'owners', 'inspect', 'revoke'], looked),
 ]

@@ -1,18 +1,18 @@
 import { strict as assert } from 'node:assert'
-import type { Lease, Released, Renewed, Store } from '../../store.js'
-import { granted, letGo, refused, renew, tried } from '../ask.js'
+import type { LeaseId, Released, Renewed, Store } from '../../store.js'
+import { granted, mustRelease, refused, renew, tryAcquire } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
-/** Releases with the token compared. */
-async function releaseOf(store: Store, lease: Lease & { token: bigint }): Promise<Released['outcome']> {
+/** Releases with the token, which the store compares. */
+async function releaseOf(store: Store, lease: LeaseId & { token: bigint }): Promise<Released['outcome']> {
   const { key, owner, token } = lease
   return ((await store.release([{ key, owner, token }]))[0] as Released).outcome
 }
 
-/** Renews with the token compared. */
+/** Renews with the token, which the store compares. */
 async function renewalOf(
   store: Store,
-  lease: Lease & { token: bigint },
+  lease: LeaseId & { token: bigint },
   ttlMs: number,
   value?: string,
 ): Promise<Renewed['outcome']> {
@@ -22,7 +22,7 @@ async function renewalOf(
 
 const compared: Case[] = [
   {
-    name: 'a release with another token is gone and leaves the lease; with its own token it releases',
+    name: 'a release with another token is answered gone and keeps the lease; with the own token it releases',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key()))
@@ -37,7 +37,7 @@ const compared: Case[] = [
     },
   },
   {
-    name: 'a release of a reader with another token is gone and leaves all readers',
+    name: 'a release of a reader with another token is answered gone and keeps all readers',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
@@ -52,7 +52,7 @@ const compared: Case[] = [
     },
   },
   {
-    name: 'a renewal with another token is gone and prolongs nothing; with its own token it prolongs',
+    name: 'a renewal with another token is answered gone and prolongs nothing; with the own token it prolongs',
     async run(t) {
       const [a, b] = await t.clients(2)
       await t.unhurried(300, async (ttlMs) => {
@@ -65,14 +65,14 @@ const compared: Case[] = [
         const own = await renewalOf(a, kept, t.longMs)
         t.mustBeBefore(sentAt + ttlMs)
         assert.deepEqual([outcome, own], ['gone', 'ours'])
-        // The lease of a session ends with its connection, not by the clock.
-        if (a.expiry === 'timed') await t.until('the lease ends in its time', () => tried(b, t.claim(stale.key)))
+        // A lease of a session store ends with the connection, not by time.
+        if (a.expiry === 'timed') await t.until('the lease ends in time', () => tryAcquire(b, t.claim(stale.key)))
         await refused(b, t.claim(kept.key), 'it was prolonged')
       })
     },
   },
   {
-    name: 'the items of one batch that name one owner with several tokens are answered singly',
+    name: 'items of one batch that name one owner with different tokens have their own answers',
     async run(t) {
       const [a, b] = await t.clients(2)
       const { key, owner, token } = await granted(a, t.claim(t.key()))
@@ -94,12 +94,12 @@ const compared: Case[] = [
 
 const anew: Case[] = [
   {
-    name: 'a release that arrives late does not end what the same owner was granted since',
+    name: 'a release that arrives late does not end a later grant of the same owner',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const claim = t.claim(t.key())
       const earlier = await granted(a, claim)
-      await letGo(a, earlier)
+      await mustRelease(a, earlier)
       const later = await granted(b, claim)
       assert.ok(later.token > earlier.token, `token ${later.token} came after ${earlier.token}`)
       assert.equal(await releaseOf(a, earlier), 'gone')
@@ -118,11 +118,11 @@ const queued: Case[] = [
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       const held = await granted(a, t.claim(key))
-      const waiting = t.claim(key, { placeMs: t.longMs })
+      const waiting = t.claim(key, { queueMs: t.longMs })
       await refused(b, waiting)
       assert.equal(await releaseOf(b, { key, owner: waiting.owner, token: held.token }), 'gone')
-      await letGo(a, held)
-      await refused(c, t.claim(key), 'the entry is still there')
+      await mustRelease(a, held)
+      await refused(c, t.claim(key), 'the entry is still in the queue')
       await granted(b, waiting)
     },
   },
@@ -130,7 +130,7 @@ const queued: Case[] = [
 
 const values: Case[] = [
   {
-    name: 'an owner that asks again gets its grant, and the value recorded meanwhile stays',
+    name: 'an owner that acquires again gets its own grant and keeps the value written meanwhile',
     needs: ['owners'],
     async run(t) {
       const [a, b] = await t.clients(2)
@@ -145,7 +145,7 @@ const values: Case[] = [
     },
   },
   {
-    name: 'a renewal with another token leaves the value',
+    name: 'a renewal with another token keeps the value',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key(), { value: '"asked"' }))
@@ -157,10 +157,10 @@ const values: Case[] = [
   },
 ]
 
-/** What identifies a grant: the key, the owner and, where it is known, the token. */
+/** A grant is identified by its key, its owner and, where the caller has it, its token. */
 export const identityCases: Case[] = [
   ...compared,
   ...needing(['owners'], anew),
-  ...needing(['line'], queued),
+  ...needing(['queue'], queued),
   ...needing(['values'], values),
 ]

@@ -1,29 +1,29 @@
 import { strict as assert } from 'node:assert'
-import { granted, letGo, refused, release, renew, tried } from '../ask.js'
+import { granted, mustRelease, refused, release, renew, tryAcquire } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 /**
- * Short enough to wait for, long enough for several servers on a busy machine to grant it in time, and never used to show
- * that something is still held.
+ * SHORT_MS: a time to live that ends during a case. Long enough for several servers on a busy machine to grant it in
+ * time. Never used to show that something is still held.
  */
 const SHORT_MS = 400
 
 const expiry: Case[] = [
   {
-    name: 'a lease that nobody renews ends by itself, and not before its time',
+    name: 'a lease that is not renewed ends by itself, and not before its time',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       const sentAt = t.now()
       const lease = await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
-      const heir = await t.until('it ends', () => tried(b, t.claim(key)))
+      const successor = await t.until('it ends', () => tryAcquire(b, t.claim(key)))
       const lasted = t.now() - sentAt
       assert.ok(lasted >= lease.ttlMs - 5, `it was granted for ${lease.ttlMs} ms and given away after ${lasted} ms`)
-      assert.ok(heir.token > lease.token)
+      assert.ok(successor.token > lease.token)
     },
   },
   {
-    name: 'every reader expires by itself: a dead one does not live on through the others',
+    name: 'every reader expires by itself: a dead reader is not kept alive by the others',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
@@ -32,12 +32,12 @@ const expiry: Case[] = [
       assert.equal(await renew(b, alive, t.longMs), 'ours')
       await t.sleep(SHORT_MS * 2)
       await refused(c, t.claim(key), 'one reader is alive')
-      await letGo(b, alive)
-      await t.until('the lock is free, the dead reader notwithstanding', () => tried(c, t.claim(key)))
+      await mustRelease(b, alive)
+      await t.until('the lock is free, the dead reader notwithstanding', () => tryAcquire(c, t.claim(key)))
     },
   },
   {
-    name: 'a short-lived reader who comes or goes takes no time from the others',
+    name: 'a short-lived reader that comes or goes does not shorten the leases of the others',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
@@ -50,7 +50,7 @@ const expiry: Case[] = [
     },
   },
   {
-    name: 'a lease of forty days is held, not expired at once',
+    name: 'a lease of forty days is held and does not expire at once',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
@@ -61,41 +61,41 @@ const expiry: Case[] = [
       assert.equal(await renew(a, lease, ttlMs), 'ours')
       await t.sleep(20)
       await refused(b, t.claim(key))
-      await letGo(a, lease)
+      await mustRelease(a, lease)
     },
   },
 ]
 
 const again: Case[] = [
   {
-    name: 'an owner who asks again gets its own grant, with the same token',
+    name: 'an owner that acquires again gets its own grant, with the same token',
     async run(t) {
       const [a, b] = await t.clients(2)
       const claim = t.claim(t.key())
       const first = await granted(a, claim)
       assert.equal(first.owner, claim.owner)
-      const second = await granted(a, claim, 'its own grant is not in its way')
+      const second = await granted(a, claim, "the owner's own grant does not block it")
       assert.equal(second.token, first.token)
       const elsewhere = await granted(b, claim, 'the owner counts, not the connection')
       assert.equal(elsewhere.token, first.token)
-      await letGo(a, first)
+      await mustRelease(a, first)
       assert.equal(await release(a, second), 'gone', 'it was one grant')
       await granted(b, t.claim(claim.key), 'one release was enough')
     },
     otherwise: {
-      name: 'an owner who asks again is not granted twice',
+      name: 'an owner that acquires again does not hold the key twice',
       async run(t) {
         const [a, b] = await t.clients(2)
         const claim = t.claim(t.key())
         const first = await granted(a, claim)
-        const second = await tried(b, claim)
+        const second = await tryAcquire(b, claim)
         if (second) assert.equal(second.token, first.token)
-        await letGo(a, first)
+        await mustRelease(a, first)
       },
     },
   },
   {
-    name: 'asking again prolongs the lease',
+    name: 'acquiring again prolongs the lease',
     async run(t) {
       const [a, b] = await t.clients(2)
       await t.unhurried(200, async (ttlMs) => {
@@ -105,12 +105,12 @@ const again: Case[] = [
         await granted(a, { ...claim, ttlMs: t.longMs })
         t.mustBeBefore(sentAt + ttlMs)
         await t.sleep(ttlMs + 50)
-        await refused(b, t.claim(claim.key), 'it was asked for again, for longer')
+        await refused(b, t.claim(claim.key), 'it was acquired again, for longer')
       })
     },
   },
   {
-    name: 'asking again never shortens the lease',
+    name: 'acquiring again never shortens the lease',
     async run(t) {
       const [a, b] = await t.clients(2)
       const claim = t.claim(t.key())
@@ -124,7 +124,7 @@ const again: Case[] = [
 
 const renewal: Case[] = [
   {
-    name: 'renewing keeps a lease past its first time',
+    name: 'a renewal keeps a lease beyond its first time to live',
     async run(t) {
       const [a, b] = await t.clients(2)
       await t.unhurried(200, async (ttlMs) => {
@@ -140,7 +140,7 @@ const renewal: Case[] = [
     },
   },
   {
-    name: 'a renewal never shortens: one that arrives late takes nothing away',
+    name: 'a renewal never shortens a lease, even if it arrives late',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key()))
@@ -151,7 +151,7 @@ const renewal: Case[] = [
     },
   },
   {
-    name: 'a renewed lease ends by itself too',
+    name: 'a renewed lease ends by itself as well',
     async run(t) {
       const [a, b] = await t.clients(2)
       await t.unhurried(200, async (ttlMs) => {
@@ -160,25 +160,25 @@ const renewal: Case[] = [
         const outcome = await renew(a, lease, ttlMs * 2)
         t.mustBeBefore(sentAt + lease.ttlMs)
         assert.equal(outcome, 'ours')
-        await t.until('it ends', () => tried(b, t.claim(lease.key)))
+        await t.until('it ends', () => tryAcquire(b, t.claim(lease.key)))
       })
     },
   },
   {
-    name: 'the renewal of an expired lease is gone and creates nothing',
+    name: 'the renewal of an expired lease is answered gone and creates nothing',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       const lease = await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
-      const other = await t.until('it ends', () => tried(b, t.claim(key)))
-      assert.equal(await renew(a, lease, t.longMs), 'gone', 'another holds it')
-      await letGo(b, other)
-      assert.equal(await renew(a, lease, t.longMs), 'gone', 'nobody holds it')
+      const other = await t.until('it ends', () => tryAcquire(b, t.claim(key)))
+      assert.equal(await renew(a, lease, t.longMs), 'gone', 'another owner holds it')
+      await mustRelease(b, other)
+      assert.equal(await renew(a, lease, t.longMs), 'gone', 'it is free')
       await granted(b, t.claim(key), 'the renewals created nothing')
     },
   },
   {
-    name: 'a lease whose time has passed cannot be renewed, also if nobody else came',
+    name: 'a lease whose time has passed cannot be renewed, even if no other client acquired the key',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key(), { ttlMs: SHORT_MS }))
@@ -188,17 +188,17 @@ const renewal: Case[] = [
     },
   },
   {
-    name: 'the renewal of a released lease is gone and creates nothing',
+    name: 'the renewal of a released lease is answered gone and creates nothing',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key()))
-      await letGo(a, lease)
+      await mustRelease(a, lease)
       assert.equal(await renew(a, lease, t.longMs), 'gone')
       await granted(b, t.claim(lease.key))
     },
   },
   {
-    name: 'the renewal of a key that nobody ever held is gone and creates nothing',
+    name: 'the renewal of a key that was never held is answered gone and creates nothing',
     async run(t) {
       const [a] = await t.clients(1)
       const key = t.key()
@@ -207,17 +207,17 @@ const renewal: Case[] = [
     },
   },
   {
-    name: "a stranger's renewal is gone and prolongs nothing",
+    name: 'a renewal by another owner is answered gone and prolongs nothing',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
       assert.equal(await renew(b, { key, owner: t.owner() }, t.longMs), 'gone')
-      await t.until('it ends', () => tried(b, t.claim(key)))
+      await t.until('it ends', () => tryAcquire(b, t.claim(key)))
     },
   },
   {
-    name: "a reader's renewal prolongs that reader only",
+    name: 'the renewal of a reader prolongs that reader only',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
@@ -226,7 +226,7 @@ const renewal: Case[] = [
       assert.equal(await renew(b, lasting, t.longMs), 'ours')
       await t.sleep(SHORT_MS + 200)
       assert.equal(await renew(a, brief, t.longMs), 'gone', 'its time has passed')
-      await letGo(b, lasting)
+      await mustRelease(b, lasting)
       await granted(c, t.claim(key))
     },
   },
@@ -234,7 +234,7 @@ const renewal: Case[] = [
 
 const releases: Case[] = [
   {
-    name: 'a release answers released once, and gone from then on',
+    name: 'a release is answered released once, and gone from then on',
     async run(t) {
       const [a] = await t.clients(1)
       const lease = await granted(a, t.claim(t.key()))
@@ -243,44 +243,44 @@ const releases: Case[] = [
     },
   },
   {
-    name: "a stranger's release is gone and frees nothing",
+    name: 'a release by another owner is answered gone and frees nothing',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       const lease = await granted(a, t.claim(key))
       assert.equal(await release(b, { key, owner: t.owner() }), 'gone')
-      await refused(b, t.claim(key), 'its holder did not let go')
+      await refused(b, t.claim(key), 'its holder did not release it')
       assert.equal(await renew(a, lease, t.longMs), 'ours')
     },
   },
   {
-    name: "a reader's release frees that reader only, a stranger's none",
+    name: 'the release of a reader frees that reader only, and a release by another owner frees none',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       const first = await granted(a, t.reader(key))
       const second = await granted(b, t.reader(key))
       assert.equal(await release(c, { key, owner: t.owner() }), 'gone')
-      await letGo(a, first)
+      await mustRelease(a, first)
       assert.equal(await release(a, first), 'gone')
       await refused(c, t.claim(key), 'the second reader holds')
       assert.equal(await renew(b, second, t.longMs), 'ours')
     },
   },
   {
-    name: 'releasing an expired lease is gone and does not free whoever came after',
+    name: 'the release of an expired lease is answered gone and does not free the next holder',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       const expired = await granted(a, t.claim(key, { ttlMs: SHORT_MS }))
-      const heir = await t.until('it ends', () => tried(b, t.claim(key)))
+      const successor = await t.until('it ends', () => tryAcquire(b, t.claim(key)))
       assert.equal(await release(a, expired), 'gone')
-      await refused(a, t.claim(key), 'the heir holds it')
-      assert.equal(await renew(b, heir, t.longMs), 'ours')
+      await refused(a, t.claim(key), 'the next holder has it')
+      assert.equal(await renew(b, successor, t.longMs), 'ours')
     },
   },
   {
-    name: 'releasing what nobody ever held is gone',
+    name: 'the release of a key that was never held is answered gone',
     async run(t) {
       const [a] = await t.clients(1)
       assert.equal(await release(a, { key: t.key(), owner: t.owner() }), 'gone')

@@ -1,18 +1,28 @@
 import { strict as assert } from 'node:assert'
-import type { Answer, Claim, Lease, Released, Renewed, Store } from '../../store.js'
-import { granted, inBatches, inPartitions, letGo, mustBeGrant, mustBeRefusal, refused, show, tried } from '../ask.js'
-import type { Bench } from '../bench.js'
+import type { Answer, Claim, LeaseId, Released, Renewed, Store } from '../../store.js'
+import {
+  granted,
+  inBatches,
+  inPartitions,
+  mustRelease,
+  mustBeGrant,
+  mustBeRefusal,
+  refused,
+  show,
+  tryAcquire,
+} from '../store-calls.js'
+import type { TestContext } from '../test-context.js'
 import { type Case, needing } from '../case.js'
 
 const acquire = (store: Store, claims: readonly Claim[]): Promise<Answer[]> =>
   inPartitions(store, claims, (part) => store.acquire(part))
-const renew = (store: Store, leases: readonly Lease[], ttlMs: number): Promise<Renewed[]> =>
+const renew = (store: Store, leases: readonly LeaseId[], ttlMs: number): Promise<Renewed[]> =>
   inPartitions(
     store,
     leases.map(({ key, owner }) => ({ key, owner, ttlMs })),
     (part) => store.renew(part),
   )
-const release = (store: Store, leases: readonly Lease[]): Promise<Released[]> =>
+const release = (store: Store, leases: readonly LeaseId[]): Promise<Released[]> =>
   inPartitions(
     store,
     leases.map(({ key, owner }) => ({ key, owner })),
@@ -20,8 +30,8 @@ const release = (store: Store, leases: readonly Lease[]): Promise<Released[]> =>
   )
 const outcomes = (answers: readonly { outcome: string }[]): string[] => answers.map(({ outcome }) => outcome)
 
-/** One claim of each kind that the store can carry, under keys that may travel together. */
-function oneOfEach(t: Bench, store: Store): Claim[] {
+/** One claim of each kind that the store supports, with keys that may travel together. */
+function oneOfEach(t: TestContext, store: Store): Claim[] {
   const base = `{${t.name()}}`
   const claims = [
     t.claim(`lock:${base}`),
@@ -35,11 +45,11 @@ function oneOfEach(t: Bench, store: Store): Claim[] {
 
 const kinds: Case[] = [
   {
-    name: 'several kinds in one batch are acquired, renewed and released one by one',
+    name: 'claims of several kinds in one batch are acquired, renewed and released one by one',
     async run(t) {
       const [a, b] = await t.clients(2)
       const whole = oneOfEach(t, a)
-      // Pairs too: what two kinds of one item each become is not what three of five become.
+      // Pairs as well: stores take other paths for two kinds of one item each than for three kinds of five.
       const batches = [
         whole,
         ...whole.slice(1).map((_, i) => oneOfEach(t, a).slice(i, i + 2)),
@@ -66,7 +76,7 @@ const kinds: Case[] = [
     },
   },
   {
-    name: 'several kinds in one batch, some busy and some gone: each has its own answer',
+    name: 'claims of several kinds in one batch, some busy and some gone, each have their own answer',
     async run(t) {
       const [a, b] = await t.clients(2)
       const claims = oneOfEach(t, a)
@@ -94,7 +104,7 @@ const kinds: Case[] = [
 
 const orders: Case[] = [
   {
-    name: 'releases that meet renewals of the same leases in opposite order are all answered',
+    name: 'releases and renewals of the same leases in opposite order are all answered',
     async run(t) {
       const [a, b] = await t.clients(2)
       const keys = t.keys(16)
@@ -103,7 +113,7 @@ const orders: Case[] = [
         const leases = (await acquire(a, claims)).map((answer, i) => mustBeGrant(answer, claims[i] as Claim))
         const [renewed, released] = await t.settled(
           'both are answered',
-          // A session's leases are known to its own client only.
+          // Leases of a session store are known to their own client only.
           Promise.all([
             renew(a.expiry === 'session' ? a : b, leases, t.longMs),
             release(a, round % 2 ? leases.toReversed() : leases),
@@ -121,7 +131,7 @@ const orders: Case[] = [
     },
   },
   {
-    name: 'releases and renewals of readers in opposite order are all answered',
+    name: 'releases and renewals of the same readers in opposite order are all answered',
     async run(t) {
       const [a, b] = await t.clients(2)
       const keys = t.keys(16)
@@ -149,7 +159,7 @@ const orders: Case[] = [
 
 const steals: Case[] = [
   {
-    name: 'a steal and the lock it steals in one batch: the token of the steal is larger, and it holds',
+    name: 'a lock and a steal of it in one batch: the steal has the larger token, and holds',
     async run(t) {
       const [a, b] = await t.clients(2)
       for (let round = 0; round < 10; round++) {
@@ -163,14 +173,14 @@ const steals: Case[] = [
           assert.equal((await renew(a, [stolen], t.longMs))[0]?.outcome, 'gone')
         }
         assert.equal((await renew(a, [steal], t.longMs))[0]?.outcome, 'ours')
-        await letGo(a, steal)
+        await mustRelease(a, steal)
         const next = await granted(b, t.claim(key))
         assert.ok(next.token > steal.token, `token ${next.token} came after ${steal.token}`)
       }
     },
   },
   {
-    name: 'several steals of one lock in one batch: the last one holds, and tokens grow',
+    name: 'several steals of one lock in one batch: the last one holds, and the tokens grow',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
@@ -190,7 +200,7 @@ const steals: Case[] = [
     },
   },
   {
-    name: 'batches of steals in opposite order are all answered, and each key has one holder',
+    name: 'concurrent batches of steals in opposite order are all answered, and each key has one holder',
     async run(t) {
       const [a, b] = await t.clients(2)
       const keys = t.keys(8)
@@ -216,7 +226,7 @@ const steals: Case[] = [
 
 const twice: Case[] = [
   {
-    name: 'one owner twice in a batch has one grant, with one token',
+    name: 'one owner that appears twice in a batch has one grant, with one token',
     async run(t) {
       const [a, b] = await t.clients(2)
       const claim = t.claim(t.key())
@@ -229,12 +239,12 @@ const twice: Case[] = [
   },
 ]
 
-/** Keys that some server, script or encoding does not carry. */
+/** Keys that some server, script or encoding cannot represent. */
 const unusual = ['\0', '}{', 'x'.repeat(4_000)]
 
 const uncarried: Case[] = [
   {
-    name: 'a key that the store refuses beside valid ones is answered by itself, and the valid ones as they are',
+    name: 'a key that the store rejects has its own answer and does not affect the valid keys of its batch',
     async run(t) {
       const [a, b] = await t.clients(2)
       for (const odd of unusual) {
@@ -244,7 +254,7 @@ const uncarried: Case[] = [
         const leases = claims.map((claim, i) => {
           if (i !== 1) return mustBeGrant(answers[i], claim)
           const said = answers[i]?.granted
-          assert.ok(said === true || said === 'unknown', `carried or refused by name; it was ${show(answers[i])}`)
+          assert.ok(said === true || said === 'unknown', `granted, or rejected by name; it was ${show(answers[i])}`)
           return { key: claim.key, owner: claim.owner, ...answers[i] }
         })
         const items = leases.map(({ key, owner }) => ({ key, owner }))
@@ -252,13 +262,13 @@ const uncarried: Case[] = [
         assert.deepEqual([renewed[0]?.outcome, renewed[2]?.outcome], ['ours', 'ours'])
         const released = await inBatches(a, items, (part) => a.release(part))
         assert.deepEqual([released[0]?.outcome, released[2]?.outcome], ['released', 'released'])
-        for (const key of [one, other]) assert.ok(await tried(b, t.claim(key)), 'it is free')
+        for (const key of [one, other]) assert.ok(await tryAcquire(b, t.claim(key)), 'it is free')
       }
     },
   },
 ]
 
-/** Batches that hold what no one thought would travel together. */
+/** Batches of items that store authors did not expect to travel together. */
 export const mixedBatchCases: Case[] = [
   ...kinds,
   ...orders,

@@ -1,10 +1,10 @@
 import { strict as assert } from 'node:assert'
 import { InvalidOptionError } from '../../errors.js'
 import type { Store } from '../../store.js'
-import { granted, letGo, refused, renew } from '../ask.js'
+import { granted, mustRelease, refused, renew } from '../store-calls.js'
 import type { Case } from '../case.js'
 
-/** Names that have broken somebody's key, pattern, script or statement. */
+/** Names that have broken a key, a pattern, a script or a statement in some store. */
 const oddNames = [
   ' leading and trailing ',
   'tab\tnewline\nreturn\r',
@@ -26,7 +26,7 @@ const oddNames = [
   'constructor',
 ]
 
-/** Pairs that look alike to a careless store. */
+/** Pairs of names that a careless store confuses. */
 const lookAlikes: [string, string][] = [
   ['a', 'A'],
   ['a', 'a '],
@@ -43,7 +43,10 @@ const lookAlikes: [string, string][] = [
   ['x'.repeat(200), `${'x'.repeat(199)}y`],
 ]
 
-/** Whether the store says beforehand that it cannot carry the key: the documented refusal. */
+/**
+ * Whether the store accepts the key. Rejecting it beforehand, by `InvalidOptionError`, is the documented way to
+ * decline.
+ */
 function carries(store: Store, key: string): boolean {
   try {
     store.partition?.(key)
@@ -56,7 +59,7 @@ function carries(store: Store, key: string): boolean {
 
 export const nameCases: Case[] = [
   {
-    name: 'a name may hold anything but NUL: patterns, quotes, braces, control characters, any script',
+    name: 'a name may contain anything but NUL: patterns, quotes, braces, control characters, any script',
     async run(t) {
       const [a, b] = await t.clients(2)
       let carried = 0
@@ -67,10 +70,10 @@ export const nameCases: Case[] = [
         const lease = await granted(a, t.claim(key))
         await refused(b, t.claim(key))
         assert.equal(await renew(a, lease, t.longMs), 'ours')
-        await letGo(a, lease)
+        await mustRelease(a, lease)
         await granted(b, t.claim(key))
       }
-      assert.ok(carried >= oddNames.length / 2, 'most of them are carried')
+      assert.ok(carried >= oddNames.length / 2, 'most of them are accepted')
     },
   },
   {
@@ -81,12 +84,12 @@ export const nameCases: Case[] = [
         const base = t.name()
         const first = await granted(a, t.claim(`lock:${base}${one}`))
         await granted(b, t.claim(`lock:${base}${other}`), `${one} is not ${other}`)
-        await letGo(a, first)
+        await mustRelease(a, first)
       }
     },
   },
   {
-    name: 'names of 255 characters work, and differ in the last one',
+    name: 'names of 255 characters work, and differ by their last character',
     async run(t) {
       const [a, b] = await t.clients(2)
       for (const filler of ['x', '漢', 'é']) {
@@ -107,12 +110,12 @@ export const nameCases: Case[] = [
         const lease = await granted(a, t.claim(key, { owner: t.owner(odd) }))
         await refused(b, t.claim(key, { owner: t.owner(odd) }))
         assert.equal(await renew(a, lease, t.longMs), 'ours')
-        await letGo(a, lease)
+        await mustRelease(a, lease)
       }
     },
   },
   {
-    name: 'a key always lies in the same partition, and one that cannot be carried is refused by name',
+    name: 'a key always has the same partition, and a key that the store cannot represent is rejected by name',
     async run(t) {
       const [a, b] = await t.clients(2)
       for (const odd of ['', ...oddNames]) {

@@ -1,10 +1,10 @@
 import { strict as assert } from 'node:assert'
-import { granted, letGo } from '../ask.js'
+import { granted, mustRelease } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 const telling: Case[] = [
   {
-    name: 'a holder is told when its lease is revoked, by the one subscription of its client',
+    name: 'a holder is told that its lease was revoked, through the one subscription of its client',
     async run(t) {
       const [a, b] = await t.clients(2)
       const revocations = await t.revocations(a)
@@ -17,7 +17,7 @@ const telling: Case[] = [
     },
   },
   {
-    name: 'every reader is told when the key is revoked',
+    name: 'every reader is told that its lease was revoked',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const [at, bt] = [await t.revocations(a), await t.revocations(b)]
@@ -29,18 +29,18 @@ const telling: Case[] = [
     },
   },
   {
-    name: 'a holder is told when its lease is stolen, and the owner that stole it is not',
+    name: 'a holder is told that its lease was stolen, and the stealing owner is not',
     async run(t) {
       const [a, b] = await t.clients(2)
       const revocations = [await t.revocations(a), await t.revocations(b)] as const
       const lease = await granted(a, t.claim(t.key()))
       const stolen = await granted(b, t.claim(lease.key, { steal: true }))
       await revocations[0].of(lease)
-      for (const { heard } of revocations) assert.ok(!heard.some(({ owner }) => owner === stolen.owner))
+      for (const { received } of revocations) assert.ok(!received.some(({ owner }) => owner === stolen.owner))
     },
   },
   {
-    name: 'a client that revokes or steals what it holds itself is told too',
+    name: 'a client that revokes or steals its own lease is told as well',
     async run(t) {
       const [a] = await t.clients(1)
       const revocations = await t.revocations(a)
@@ -52,24 +52,25 @@ const telling: Case[] = [
     },
   },
   {
-    name: 'a plain release and a lease that ran out are not told as revoked',
+    name: 'a plain release and an expired lease are not reported as revocations',
     async run(t) {
       const [a, b] = await t.clients(2)
       const revocations = await t.revocations(a)
       const released = await granted(a, t.claim(t.key()))
       const expired = await granted(a, t.claim(t.key(), { ttlMs: 100 }))
-      await letGo(a, released)
+      await mustRelease(a, released)
       await t.sleep(200)
       if (a.expiry === 'timed') await granted(b, t.claim(expired.key))
-      // Told after all of that, so whatever was to be told before has been.
+      // This revocation is reported last. What had to be reported before has arrived by then.
       const last = await granted(a, t.claim(t.key()))
       await b.revoke?.(last.key)
       await revocations.of(last)
-      for (const { owner } of [released, expired]) assert.ok(!revocations.heard.some((lease) => lease.owner === owner))
+      for (const { owner } of [released, expired])
+        assert.ok(!revocations.received.some((lease) => lease.owner === owner))
     },
   },
   {
-    name: 'a subscription to revocations that was closed is told nothing more, and another goes on',
+    name: 'a closed subscription to revocations reports nothing more, and another one continues',
     async run(t) {
       const [a, b] = await t.clients(2)
       const [first, second] = [await t.revocations(a), await t.revocations(a)]
@@ -78,10 +79,10 @@ const telling: Case[] = [
       const lease = await granted(a, t.claim(t.key()))
       await b.revoke?.(lease.key)
       await second.of(lease)
-      assert.ok(!first.heard.some(({ owner }) => owner === lease.owner))
+      assert.ok(!first.received.some(({ owner }) => owner === lease.owner))
     },
   },
 ]
 
-/** Whoever is cut off hears of it at once, without a subscription per lock. */
+/** A revoked holder learns of it at once, without a subscription per lock. */
 export const revocationCases: Case[] = needing(['revoke', 'watchRevoked'], telling)

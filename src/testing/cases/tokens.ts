@@ -1,10 +1,10 @@
 import { strict as assert } from 'node:assert'
-import { granted, letGo, tried } from '../ask.js'
+import { granted, mustRelease, tryAcquire } from '../store-calls.js'
 import type { Case } from '../case.js'
 
 export const tokenCases: Case[] = [
   {
-    name: 'tokens grow over releases, whichever client asks',
+    name: 'tokens grow from release to release, whichever client acquires',
     async run(t) {
       const clients = await t.clients(3)
       const key = t.key()
@@ -14,30 +14,30 @@ export const tokenCases: Case[] = [
         const lease = await granted(client, t.claim(key))
         assert.ok(lease.token > last, `token ${lease.token} came after ${last}`)
         last = lease.token
-        await letGo(client, lease)
+        await mustRelease(client, lease)
       }
     },
   },
   {
-    name: 'tokens grow over expiries',
+    name: 'tokens grow from expiry to expiry',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       let last = (await granted(a, t.claim(key, { ttlMs: 200 }))).token
       for (const client of [b, a, b]) {
-        const lease = await t.until('it ends', () => tried(client, t.claim(key, { ttlMs: 200 })))
+        const lease = await t.until('it ends', () => tryAcquire(client, t.claim(key, { ttlMs: 200 })))
         assert.ok(lease.token > last, `token ${lease.token} came after ${last}`)
         last = lease.token
       }
     },
   },
   {
-    name: 'tokens grow over a client that is closed and opened anew',
+    name: 'tokens grow when a client is closed and opened again',
     async run(t) {
       const key = t.key()
       const first = await t.separate()
       const lease = await granted(first, t.claim(key))
-      await letGo(first, lease)
+      await mustRelease(first, lease)
       await first.close()
       const second = await t.separate()
       const later = await granted(second, t.claim(key))
@@ -45,17 +45,17 @@ export const tokenCases: Case[] = [
     },
   },
   {
-    name: 'tokens grow from lock to readers and from readers to lock',
+    name: 'tokens grow from a lock to readers and from readers to a lock',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       const lock = await granted(a, t.claim(key))
-      await letGo(a, lock)
+      await mustRelease(a, lock)
       const readers = [await granted(a, t.reader(key)), await granted(b, t.reader(key))] as const
       for (const reader of readers)
         assert.ok(reader.token > lock.token, `reader ${reader.token} after lock ${lock.token}`)
-      await letGo(a, readers[0])
-      await letGo(b, readers[1])
+      await mustRelease(a, readers[0])
+      await mustRelease(b, readers[1])
       const later = await granted(b, t.claim(key))
       for (const reader of readers)
         assert.ok(later.token > reader.token, `lock ${later.token} after reader ${reader.token}`)

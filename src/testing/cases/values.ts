@@ -1,5 +1,5 @@
 import { strict as assert } from 'node:assert'
-import { granted, letGo, refused, renew } from '../ask.js'
+import { granted, mustRelease, refused, renew } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 const odd = [
@@ -11,16 +11,16 @@ const odd = [
 
 const values: Case[] = [
   {
-    name: 'a refusal names who is in the way, for how long still, and the value kept beside its lease',
+    name: 'a refusal reports the owner that blocks it, the remaining time and the value of its lease',
     otherwise: {
-      name: 'without values, a claim that carries one is granted all the same',
+      name: 'without values, a claim that carries a value is granted all the same',
       async run(t) {
         const [a, b] = await t.clients(2)
         const key = t.key()
         const lease = await granted(a, t.claim(key, { value: '{"a":1}' }))
         await refused(b, t.claim(key))
         assert.equal(await renew(a, lease, t.longMs, '{"a":2}'), 'ours')
-        await letGo(a, lease)
+        await mustRelease(a, lease)
       },
     },
     async run(t) {
@@ -31,13 +31,13 @@ const values: Case[] = [
       const { blocker } = await refused(b, t.claim(key))
       assert.equal(blocker?.owner, lease.owner)
       assert.equal(blocker.value, value)
-      assert.ok(!blocker.foreign, 'it is one of ours')
+      assert.ok(!blocker.foreign, 'leasehold holds it')
       assert.ok((blocker.ttlMs ?? 0) > 0 && (blocker.ttlMs ?? 0) <= t.longMs, `${blocker.ttlMs} of ${t.longMs} ms`)
       if (blocker.token !== undefined) assert.equal(blocker.token, lease.token)
     },
   },
   {
-    name: 'values arrive as they were written, whatever they contain',
+    name: 'values are read as they were written, whatever they contain',
     async run(t) {
       const [a, b] = await t.clients(2)
       for (const value of odd) {
@@ -48,7 +48,7 @@ const values: Case[] = [
     },
   },
   {
-    name: 'a renewal with a value replaces it, one without keeps it',
+    name: 'a renewal with a value replaces it, and a renewal without one keeps it',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key(), { value: '{"step":1}' }))
@@ -60,7 +60,7 @@ const values: Case[] = [
     },
   },
   {
-    name: "a stranger's renewal does not replace the value",
+    name: 'a renewal by another owner does not replace the value',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key(), { value: '{"by":"us"}' }))
@@ -73,7 +73,7 @@ const values: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
-      await letGo(a, await granted(a, t.claim(key, { value: '{"old":true}' })))
+      await mustRelease(a, await granted(a, t.claim(key, { value: '{"old":true}' })))
       await granted(b, t.claim(key))
       assert.equal((await refused(a, t.claim(key))).blocker?.value, undefined)
     },
@@ -85,7 +85,7 @@ const values: Case[] = [
       const brief = await t.separate()
       const lease = await granted(brief, t.claim(t.key(), { value: '{"result":42}' }))
       await brief.close()
-      // A session ends with its client, and what it held does too.
+      // A session ends with its client, and so do its leases.
       if (b.expiry === 'session') return
       const { blocker } = await refused(b, t.claim(lease.key))
       assert.equal(blocker?.value, '{"result":42}')
@@ -95,30 +95,30 @@ const values: Case[] = [
 
 const changes: Case[] = [
   {
-    name: 'an announced lease tells everyone who watches when it begins, changes its value and ends',
+    name: 'every watch is told when an announced lease begins, changes its value and ends',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key('', 'election')
-      const ear = await t.ear(b, key)
+      const probe = await t.probe(b, key)
       const rings = async (what: string, act: () => Promise<unknown>): Promise<void> => {
-        const before = ear.heard.filter((event) => event.type === 'changed').length
+        const before = probe.received.filter((event) => event.type === 'changed').length
         await act()
-        await t.until(what, () => ear.heard.filter((event) => event.type === 'changed').length > before)
+        await t.until(what, () => probe.received.filter((event) => event.type === 'changed').length > before)
       }
       const claim = t.claim(key, { announce: true, value: '{"leader":1}' })
       await rings('it begins', () => granted(a, claim))
       await rings('it changes', () => renew(a, claim, t.longMs, '{"leader":2}'))
-      await rings('it ends', () => letGo(a, claim))
+      await rings('it ends', () => mustRelease(a, claim))
     },
   },
   {
-    name: 'a renewal with a value tells everyone who watches, announced or not',
+    name: 'every watch is told of a renewal with a value, whether the lease is announced or not',
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key()))
-      const ear = await t.ear(b, lease.key)
+      const probe = await t.probe(b, lease.key)
       await renew(a, lease, t.longMs, '{"new":true}')
-      await ear.event({ type: 'changed' })
+      await probe.event({ type: 'changed' })
     },
   },
 ]

@@ -1,10 +1,10 @@
 import { strict as assert } from 'node:assert'
 import type { HolderView, Store } from '../../store.js'
-import { granted, letGo, refused, tried } from '../ask.js'
+import { granted, mustRelease, refused, tryAcquire } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 async function holders(store: Store, prefix: string): Promise<HolderView[]> {
-  assert.ok(store.holders, 'the store has holders')
+  assert.ok(store.holders, 'the store has holders()')
   return store.holders(prefix)
 }
 
@@ -14,7 +14,7 @@ async function keysHeld(store: Store, prefix: string): Promise<string[]> {
 
 const listing: Case[] = [
   {
-    name: 'holders lists every holder of the keys that begin with a prefix, and no other',
+    name: 'holders() lists every holder of the keys with a prefix, and no other',
     async run(t) {
       const [a, b] = await t.clients(2)
       const base = t.name(':')
@@ -28,7 +28,7 @@ const listing: Case[] = [
     },
   },
   {
-    name: 'a prefix is text, not a pattern',
+    name: 'holders() treats a prefix as text, not as a pattern',
     async run(t) {
       const [a] = await t.clients(1)
       for (const special of ['%', '_', '*', '?', '[ab]', '\\', '^', '.', "'", '"', '(', '$']) {
@@ -41,24 +41,24 @@ const listing: Case[] = [
       }
       const base = t.name()
       await granted(a, t.claim(`lock:${base}A`))
-      assert.deepEqual(await keysHeld(a, `lock:${base}a`), [], 'small is not capital')
+      assert.deepEqual(await keysHeld(a, `lock:${base}a`), [], 'lower case is not upper case')
     },
   },
   {
-    name: 'holders leaves out what was released and what has expired',
+    name: 'holders() omits released and expired leases',
     async run(t) {
       const [a, b] = await t.clients(2)
       const base = t.name()
       const released = await granted(a, t.claim(`lock:${base}1`))
       await granted(a, t.claim(`lock:${base}2`, { ttlMs: 100 }))
       await granted(a, t.claim(`lock:${base}3`))
-      await letGo(a, released)
+      await mustRelease(a, released)
       await t.until('the expired one is gone', async () => (await keysHeld(b, `lock:${base}`)).length === 1)
       assert.deepEqual(await keysHeld(b, `lock:${base}`), [`lock:${base}3`])
     },
   },
   {
-    name: 'holders lists every reader, with what there is to know',
+    name: 'holders() lists every reader, with its owner, weight and times',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
@@ -82,7 +82,7 @@ const listing: Case[] = [
 
 const values: Case[] = [
   {
-    name: 'holders shows values',
+    name: 'holders() reports values',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
@@ -97,7 +97,7 @@ const values: Case[] = [
 
 const inspecting: Case[] = [
   {
-    name: 'inspect shows who holds one key, and of no other',
+    name: 'inspect() reports the holders of one key and of no other',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
@@ -113,25 +113,25 @@ const inspecting: Case[] = [
     },
   },
   {
-    name: 'inspect shows nobody once a lease has expired',
+    name: 'inspect() reports no holder once a lease has expired',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       await granted(a, t.claim(key, { ttlMs: 100 }))
       await t.until('it is gone', async () => (await b.inspect?.(key))?.holders.length === 0)
-      assert.ok(await tried(b, t.claim(key)))
+      assert.ok(await tryAcquire(b, t.claim(key)))
     },
   },
 ]
 
-const lined: Case[] = [
+const queued: Case[] = [
   {
-    name: 'inspect shows the line in order, and holders how long it is',
+    name: 'inspect() reports the queue in order, and holders() reports its length',
     async run(t) {
       const [a, b, c] = await t.clients(3)
       const key = t.key()
       await granted(a, t.claim(key))
-      const waiting = [b, c, b, c].map((client) => ({ client, claim: t.claim(key, { placeMs: t.longMs }) }))
+      const waiting = [b, c, b, c].map((client) => ({ client, claim: t.claim(key, { queueMs: t.longMs }) }))
       for (const { client, claim } of waiting) await refused(client, claim)
       const seen = await a.inspect?.(key)
       assert.deepEqual(
@@ -148,20 +148,20 @@ const lined: Case[] = [
     },
   },
   {
-    name: 'inspect leaves out places that have run out',
+    name: 'inspect() omits expired queue entries',
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
       await granted(a, t.claim(key))
-      await refused(b, t.claim(key, { placeMs: 100 }))
-      await t.until('the place is gone', async () => (await a.inspect?.(key))?.waiters.length === 0)
+      await refused(b, t.claim(key, { queueMs: 100 }))
+      await t.until('the queue entry is gone', async () => (await a.inspect?.(key))?.waiters.length === 0)
     },
   },
 ]
 
 const general: Case[] = [
   {
-    name: "the store's own time is near ours and does not run backwards",
+    name: 'now() of the store is near the local time and never runs backwards',
     needs: ['now'],
     async run(t) {
       const [a, b] = await t.clients(2)
@@ -175,7 +175,7 @@ const general: Case[] = [
     },
   },
   {
-    name: 'closing twice is closing once, and disturbs no other client',
+    name: 'close() may be called twice, and affects no other client',
     async run(t) {
       const other = await t.client()
       const lease = await granted(other, t.claim(t.key()))
@@ -187,7 +187,7 @@ const general: Case[] = [
         (await other.renew([{ key: lease.key, owner: lease.owner, ttlMs: t.longMs }])).map((r) => r.outcome),
         ['ours'],
       )
-      await letGo(other, lease)
+      await mustRelease(other, lease)
     },
   },
 ]
@@ -196,6 +196,6 @@ export const viewCases: Case[] = [
   ...needing(['holders'], listing),
   ...needing(['holders', 'values'], values),
   ...needing(['inspect'], inspecting),
-  ...needing(['inspect', 'line'], lined),
+  ...needing(['inspect', 'queue'], queued),
   ...general,
 ]

@@ -4,7 +4,7 @@ import { type Case, needing } from '../case.js'
 
 const acquiring: Case[] = [
   {
-    name: 'acquire: a lock is held by one, and tryAcquire gives null to the others',
+    name: 'acquire() gives the lock to one caller, and tryAcquire() returns null to the others',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -20,7 +20,7 @@ const acquiring: Case[] = [
     },
   },
   {
-    name: 'a lock tells its name, holder, mode, metadata, token and times',
+    name: 'a lock reports its name, holder, mode, metadata, token and times',
     async run(t) {
       const locks = await t.locks({ namespace: 'shop' })
       const name = t.name()
@@ -42,7 +42,7 @@ const acquiring: Case[] = [
     },
   },
   {
-    name: 'the holder is another one for every acquisition',
+    name: 'every acquisition has a different holder id',
     async run(t) {
       const locks = await t.locks()
       const name = t.name()
@@ -50,14 +50,14 @@ const acquiring: Case[] = [
       for (let i = 0; i < 5; i++) {
         const lock = await locks.acquire(name)
         holders.add(lock.holder)
-        assert.ok(lock.holder.includes(locks.clientId), 'and names the instance')
+        assert.ok(lock.holder.includes(locks.clientId), 'and it contains the id of the instance')
         await lock.release()
       }
       assert.equal(holders.size, 5)
     },
   },
   {
-    name: 'a wait of 0 is one attempt',
+    name: 'a wait of 0 makes one attempt',
     async run(t) {
       const store = await t.faulty()
       const [a, b] = [await t.locks(), await t.locks({}, store)]
@@ -75,20 +75,24 @@ const acquiring: Case[] = [
       const [a, b, c] = [await t.locks(), await t.locks(), await t.locks()]
       const name = t.name()
       const lock = await a.acquire(name)
-      const since = t.now()
-      const error = await rejection(b.acquire(name, { wait: 150 }))
-      assert.ok(error instanceof LockTimeoutError, String(error))
-      assert.equal(error.code, 'LOCK_TIMEOUT')
-      assert.ok(t.now() - since >= 149, 'it waited')
-      assert.ok(error.waitedMs >= 149, `${error.waitedMs} ms`)
-      assert.equal(error.lock, name)
+      await t.unhurried(150, async (ms) => {
+        const since = t.now()
+        const error = await rejection(b.acquire(name, { wait: ms }))
+        // The wait was shorter than the store's answer, so that nobody can know whether the lock is busy.
+        if (error instanceof StoreUnavailableError && / did not answer within /.test(error.message)) t.tooSlow()
+        assert.ok(error instanceof LockTimeoutError, String(error))
+        assert.equal(error.code, 'LOCK_TIMEOUT')
+        assert.ok(t.now() - since >= ms - 1, 'it waited')
+        assert.ok(error.waitedMs >= ms - 1, `${error.waitedMs} ms`)
+        assert.equal(error.lock, name)
+      })
       assert.equal(await lock.release(), true)
-      const next = await t.until('another gets it', () => c.tryAcquire(name))
+      const next = await t.until('another caller gets it', () => c.tryAcquire(name))
       assert.ok(next.isHeld)
     },
   },
   {
-    name: 'a wait without end ends when the lock is released',
+    name: 'a wait without limit ends when the lock is released',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -96,23 +100,23 @@ const acquiring: Case[] = [
       const waiting = b.acquire(name, { wait: 'forever' })
       await t.sleep(50)
       await lock.release()
-      assert.equal((await t.settled('it gets it', waiting)).isHeld, true)
+      assert.equal((await t.settled('the waiter gets it', waiting)).isHeld, true)
     },
   },
   {
-    name: 'whoever waits gets the lock of a holder that stopped renewing',
+    name: 'a waiter gets the lock of a holder that stopped renewing',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
       const dead = await a.acquire(name, { ttl: 300, autoRenew: false })
-      const heir = await t.settled('it gets it', b.acquire(name))
-      assert.equal(heir.isHeld, true)
+      const successor = await t.settled('the waiter gets it', b.acquire(name))
+      assert.equal(successor.isHeld, true)
       assert.equal(dead.isHeld, false)
-      assert.ok(heir.fencingToken > dead.fencingToken)
+      assert.ok(successor.fencingToken > dead.fencingToken)
     },
   },
   {
-    name: 'readers share, a writer excludes',
+    name: 'readers share the lock, and a writer excludes all others',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -128,7 +132,7 @@ const acquiring: Case[] = [
     },
   },
   {
-    name: 'namespaces keep names apart',
+    name: 'namespaces separate equal names',
     async run(t) {
       const store = await t.client()
       const [shop, bank] = [await t.locks({ namespace: 'shop' }, store), await t.locks({ namespace: 'bank' }, store)]
@@ -142,7 +146,7 @@ const acquiring: Case[] = [
 
 const told: Case[] = [
   {
-    name: 'LockTimeoutError says who is in the way',
+    name: 'LockTimeoutError reports the blocking holder',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -159,7 +163,7 @@ const told: Case[] = [
 
 const outages: Case[] = [
   {
-    name: 'an outage is not busy: tryAcquire rejects at once with StoreUnavailableError and its cause',
+    name: 'tryAcquire() rejects with StoreUnavailableError and its cause during an outage, instead of returning null',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -176,19 +180,19 @@ const outages: Case[] = [
     },
   },
   {
-    name: 'an outage while waiting is retried, and if it lasts it is StoreUnavailableError',
+    name: 'acquire() retries during an outage, and rejects with StoreUnavailableError if the outage lasts',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
       const outage = store.inject({ effect: 'break-call', on: 'acquire' })
       const error = await rejection(locks.acquire(t.name(), { wait: 200 }))
       assert.ok(error instanceof StoreUnavailableError, String(error))
-      assert.ok(outage.struck > 1, 'it was tried again')
+      assert.ok(outage.struck > 1, 'the request was sent again')
       assert.ok(outage.struck < 60, `not in a hot loop: ${outage.struck} times in 200 ms`)
       const waiting = locks.acquire(t.name())
       await outage.strikes(outage.struck + 2)
       outage.lift()
-      assert.equal((await t.settled('it gets it', waiting)).isHeld, true)
+      assert.equal((await t.settled('the waiter gets it', waiting)).isHeld, true)
     },
   },
 ]

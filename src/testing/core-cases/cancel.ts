@@ -6,7 +6,7 @@ const reason = new Error('no longer wanted')
 
 export const cancelCases: Case[] = [
   {
-    name: 'a signal that has aborted before rejects with its reason, and nothing is asked',
+    name: 'a signal that is already aborted rejects with its reason, and no request is sent',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -20,7 +20,7 @@ export const cancelCases: Case[] = [
     },
   },
   {
-    name: 'a signal that aborts while waiting rejects with its reason, and the place in line is given up',
+    name: 'a signal that aborts a wait rejects with its reason and removes the queue entry',
     async run(t) {
       const [a, b, c] = [await t.locks(), await t.locks(), await t.locks()]
       const name = t.name()
@@ -31,11 +31,11 @@ export const cancelCases: Case[] = [
       cancel.abort(reason)
       assert.equal(await t.settled('it rejects', waiting), reason)
       await held.release()
-      await t.until('another gets it', () => c.tryAcquire(name))
+      await t.until('another caller gets it', () => c.tryAcquire(name))
     },
   },
   {
-    name: 'a signal that aborts while the question is on its way rejects at once, and what comes of it is released',
+    name: 'a signal that aborts while the request is in flight rejects at once, and a late grant is released',
     async run(t) {
       const store = await t.faulty()
       const [a, b] = [await t.locks({}, store), await t.locks()]
@@ -47,7 +47,7 @@ export const cancelCases: Case[] = [
           const asked = rejection(a[how](name, { signal: cancel.signal }))
           await slow.strikes()
           cancel.abort(reason)
-          assert.equal(await t.settled('it rejects although the answer is still out', asked), reason)
+          assert.equal(await t.settled('it rejects before the reply arrives', asked), reason)
           slow.lift()
           await t.until(`${effect} of ${how}: the lock is free`, () => b.tryAcquire(name))
         }
@@ -55,7 +55,7 @@ export const cancelCases: Case[] = [
     },
   },
   {
-    name: 'a signal that aborts at the moment of the hand-over leaves no lock behind',
+    name: 'a signal that aborts at the moment of the hand-off leaves no lock behind',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       for (let round = 0; round < 12; round++) {
@@ -73,14 +73,14 @@ export const cancelCases: Case[] = [
         if (round % 3 === 2) await t.sleep(1)
         cancel.abort(reason)
         await releasing
-        await t.settled('it comes to an end', outcome)
-        const next = await t.until('another gets it', () => a.tryAcquire(name))
+        await t.settled('it settles', outcome)
+        const next = await t.until('another caller gets it', () => a.tryAcquire(name))
         await next.release()
       }
     },
   },
   {
-    name: 'once the lock is held, the signal that was given to acquire has no effect on it, nor on its release',
+    name: 'the signal passed to acquire() affects neither the held lock nor its release',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()

@@ -1,19 +1,19 @@
 import { strict as assert } from 'node:assert'
 import { ClosedError } from '../../errors.js'
-import type { Bench } from '../bench.js'
+import type { TestContext } from '../test-context.js'
 import type { Case } from '../case.js'
 import type { FaultyStore } from '../faulty.js'
 import { rejection } from './acquire.js'
 
-/** What may be closed once the locks are: nothing goes through any more, and what was under way has arrived. */
-async function gone(t: Bench, store: FaultyStore): Promise<void> {
+/** Waits until the store may be closed: no further calls are sent, and those in flight have been answered. */
+async function gone(t: TestContext, store: FaultyStore): Promise<void> {
   store.inject({ effect: 'break-call' })
   await t.sleep(150)
 }
 
 export const closeCases: Case[] = [
   {
-    name: 'after close nothing is granted any more, and whoever waits is told',
+    name: 'after close() nothing is granted any more, and every waiter is rejected',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -25,11 +25,11 @@ export const closeCases: Case[] = [
       assert.ok((await rejection(b.acquire(t.name()))) instanceof ClosedError)
       assert.ok((await rejection(b.tryAcquire(t.name()))) instanceof ClosedError)
       await held.release()
-      assert.ok(await t.until('the place was given up', () => a.tryAcquire(name)))
+      assert.ok(await t.until('the queue entry was removed', () => a.tryAcquire(name)))
     },
   },
   {
-    name: 'close tells the work to end, renews while it does so, and then releases',
+    name: 'close() aborts the work, renews its lock until it has ended, and then releases',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -56,29 +56,29 @@ export const closeCases: Case[] = [
     },
   },
   {
-    name: 'when the grace is over close releases what is still held',
+    name: 'close() releases what is still held when the grace period is over',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
       const lock = await a.acquire(name)
-      await t.settled('close ends', a.close({ grace: 50 }))
+      await t.settled('close() settles', a.close({ grace: 50 }))
       assert.equal(lock.isHeld, false)
       assert.ok(await b.tryAcquire(name), 'it was released')
     },
   },
   {
-    name: 'close waits no longer than it has to, and closing twice is closing once',
+    name: 'close() waits no longer than necessary, and closing twice has the effect of closing once',
     async run(t) {
       const locks = await t.locks()
       const lock = await locks.acquire(t.name())
       const closing = locks.close({ grace: '1h' })
       await lock.release()
-      await t.settled('close ends', closing)
-      await t.settled('so does the second', locks.close())
+      await t.settled('close() settles', closing)
+      await t.settled('the second close() settles', locks.close())
     },
   },
   {
-    name: 'close leaves nothing behind of what was asked and is answered only then',
+    name: 'close() leaves nothing behind of a request that is granted after it',
     async run(t) {
       for (const effect of ['delay-call', 'delay-reply'] as const) {
         for (const way of ['acquire', 'tryAcquire'] as const) {
@@ -88,7 +88,7 @@ export const closeCases: Case[] = [
           const slow = store.inject({ effect, on: 'acquire', ms: 100, times: 1 })
           const asked = rejection(a[way](name))
           await slow.strikes()
-          await t.settled('close ends', a.close())
+          await t.settled('close() settles', a.close())
           await gone(t, store)
           assert.ok((await t.settled('it rejects', asked)) instanceof ClosedError)
           const lock = await b.tryAcquire(name)
@@ -99,8 +99,8 @@ export const closeCases: Case[] = [
     },
   },
   {
-    name: 'close leaves no place in line behind of what was asked and is answered only then',
-    needs: ['line'],
+    name: 'close() leaves no queue entry behind of a request that is answered after it',
+    needs: ['queue'],
     async run(t) {
       const store = await t.faulty()
       const [a, b] = [await t.locks({}, store), await t.locks()]
@@ -109,7 +109,7 @@ export const closeCases: Case[] = [
       const slow = store.inject({ effect: 'delay-call', on: 'acquire', ms: 100, times: 1 })
       const asked = rejection(a.acquire(name))
       await slow.strikes()
-      await t.settled('close ends', a.close())
+      await t.settled('close() settles', a.close())
       await gone(t, store)
       assert.ok((await t.settled('it rejects', asked)) instanceof ClosedError)
       assert.deepEqual(await b.waiters(name), [])

@@ -5,7 +5,7 @@ import { rejection } from './acquire.js'
 
 const acquiring: Case[] = [
   {
-    name: 'an attempt whose reply was lost is cleaned up: the lock is not blocked until its ttl',
+    name: 'an attempt whose reply was lost is undone: the lock is not blocked for its ttl',
     async run(t) {
       const other = await t.locks()
       for (const effect of ['break-reply', 'lose-reply', 'lose-call'] as const) {
@@ -18,36 +18,36 @@ const acquiring: Case[] = [
     },
   },
   {
-    name: 'one lost reply does not make an uncontended acquire fail',
+    name: 'one lost reply does not fail an uncontended acquire()',
     async run(t) {
       for (const effect of ['break-reply', 'break-call', 'lose-reply', 'unknown'] as const) {
         const store = await t.faulty({ effect, on: 'acquire', times: 1 })
         const locks = await t.locks({}, store)
-        const lock = await t.settled('it gets it', locks.acquire(t.name()))
+        const lock = await t.settled('the caller gets it', locks.acquire(t.name()))
         assert.equal(lock.isHeld, true)
         assert.equal(await lock.release(), true)
       }
     },
   },
   {
-    name: 'a reply that comes too late does not take away what the next question was granted',
+    name: 'a late reply does not take away what the next request was granted',
     async run(t) {
       for (const effect of ['delay-call', 'delay-reply'] as const) {
         const store = await t.faulty()
         const [a, b] = [await t.locks({}, store), await t.locks()]
         const name = t.name()
         const slow = store.inject({ effect, on: 'acquire', times: 1 })
-        const lock = await t.settled('the next question is answered', a.acquire(name))
+        const lock = await t.settled('the next request is answered', a.acquire(name))
         slow.lift()
         await t.sleep(100)
         assert.equal(await b.tryAcquire(name), null, `${effect}: it is held`)
         assert.equal(lock.isHeld, true)
-        assert.equal(await lock.release(), true, `${effect}: it was ours until now`)
+        assert.equal(await lock.release(), true, `${effect}: it was held until this release`)
       }
     },
   },
   {
-    name: 'an acquire whose clean-up fails too is cleaned up later',
+    name: 'an attempt whose clean-up fails is cleaned up later',
     async run(t) {
       const store = await t.faulty(
         { effect: 'break-reply', on: 'acquire', times: 1 },
@@ -60,7 +60,7 @@ const acquiring: Case[] = [
     },
   },
   {
-    name: 'an acquire that took longer than its ttl is not returned as held',
+    name: 'a grant that arrived after its ttl is not returned as held',
     async run(t) {
       const slow = { effect: 'delay-reply', on: 'acquire', ms: 300, times: 1 } as const
       const store = await t.faulty(slow)
@@ -72,13 +72,13 @@ const acquiring: Case[] = [
       store.inject(slow)
       const asked = (): number => store.calls.filter(({ call }) => call === 'acquire').length
       const before = asked()
-      const lock = await t.settled('it gets it in the end', a.acquire(t.name(), { ttl: 200 }))
+      const lock = await t.settled('the caller gets it in the end', a.acquire(t.name(), { ttl: 200 }))
       assert.ok(asked() >= before + 2, 'the first grant came too late to be used')
       await lock.release()
     },
   },
   {
-    name: 'a store that does not answer at all is unavailable, and the wait ends in time',
+    name: 'a store that never answers is reported as unavailable, and the wait ends in time',
     async run(t) {
       const store = await t.faulty({ effect: 'lose-call' })
       const locks = await t.locks({}, store)
@@ -93,7 +93,7 @@ const acquiring: Case[] = [
 
 const renewing: Case[] = [
   {
-    name: 'a renewal that hangs does not postpone the loss',
+    name: 'a renewal that hangs does not delay the loss of the lock',
     async run(t) {
       for (const effect of ['lose-call', 'lose-reply'] as const) {
         const store = await t.faulty()
@@ -102,32 +102,32 @@ const renewing: Case[] = [
         const lock = await a.acquire(name, { ttl: 600 })
         const { signal } = lock
         const hang = store.inject({ effect, on: 'renew' })
-        store.doubt()
+        store.reportPossibleLoss()
         await hang.strikes()
         await t.until('it is lost', () => signal.aborted)
         assert.equal(lock.isHeld, false)
         assert.ok(signal.reason instanceof LockLostError)
-        await t.until('another gets it', () => b.tryAcquire(name))
+        await t.until('another caller gets it', () => b.tryAcquire(name))
       }
     },
   },
   {
-    name: 'while no renewal works the lock is lost before another can hold it',
+    name: 'while no renewal succeeds, the lock is lost before another caller can hold it',
     async run(t) {
       const store = await t.faulty({ effect: 'break-call', on: 'renew' })
       const [a, b] = [await t.locks({}, store), await t.locks()]
       const name = t.name()
       const lock = await a.acquire(name, { ttl: 400 })
-      store.doubt()
-      await t.until('another gets it', () => b.tryAcquire(name))
+      store.reportPossibleLoss()
+      await t.until('another caller gets it', () => b.tryAcquire(name))
       assert.equal(lock.isHeld, false)
       assert.equal(lock.signal.aborted, true)
-      assert.ok(store.calls.filter(({ call }) => call === 'renew').length > 1, 'it was tried more than once')
+      assert.ok(store.calls.filter(({ call }) => call === 'renew').length > 1, 'it was renewed more than once')
       assert.ok(store.calls.length < 120, `not in a hot loop: ${store.calls.length} calls`)
     },
   },
   {
-    name: 'one failed renewal does not end the lock while there is time',
+    name: 'one failed renewal does not end the lock while there is time left',
     async run(t) {
       for (const effect of ['break-call', 'break-reply', 'unknown'] as const) {
         const store = await t.faulty({ effect, on: 'renew', times: 1 })
@@ -137,8 +137,8 @@ const renewing: Case[] = [
         const lock = await locks.acquire(t.name(), { ttl: 2_000 })
         const { signal } = lock
         const before = lock.expiresAt.getTime()
-        store.doubt()
-        await t.until('a later renewal works', () => lock.expiresAt.getTime() > before + 10)
+        store.reportPossibleLoss()
+        await t.until('a later renewal succeeds', () => lock.expiresAt.getTime() > before + 10)
         assert.equal(signal.aborted, false)
         assert.equal(lock.isHeld, true)
         assert.deepEqual(errors, ['renew'])
@@ -147,7 +147,7 @@ const renewing: Case[] = [
     },
   },
   {
-    name: 'a doubt does not prolong a lock without autoRenew, and finds out that it is gone',
+    name: 'a possible loss does not prolong a lock without autoRenew, and detects that it is gone',
     async run(t) {
       for (const fault of ['none', 'break-call'] as const) {
         const store = await t.faulty(...(fault === 'none' ? [] : [{ effect: fault, on: 'renew', times: 1 } as const]))
@@ -156,19 +156,19 @@ const renewing: Case[] = [
         const lock = await locks.acquire(name, { ttl: 400, autoRenew: false })
         const before = lock.expiresAt.getTime()
         await t.sleep(100)
-        store.doubt()
+        store.reportPossibleLoss()
         await t.until(
-          'it was asked',
+          'the store was asked',
           () => store.calls.filter(({ call }) => call === 'renew').length > Number(fault !== 'none'),
         )
-        await t.until('another gets it', () => other.tryAcquire(name))
+        await t.until('another caller gets it', () => other.tryAcquire(name))
         assert.equal(lock.isHeld, false)
-        assert.ok(Math.abs(lock.expiresAt.getTime() - before) < 20, 'it ended when it was said to')
+        assert.ok(Math.abs(lock.expiresAt.getTime() - before) < 20, 'it ended at the time it had reported')
       }
     },
   },
   {
-    name: 'a renewal on its way does not outlive the release',
+    name: 'a renewal in flight does not outlive the release',
     async run(t) {
       for (const effect of ['delay-call', 'delay-reply'] as const) {
         const store = await t.faulty()
@@ -176,7 +176,7 @@ const renewing: Case[] = [
         const name = t.name()
         const lock = await a.acquire(name, { ttl: t.longMs / 2 })
         const slow = store.inject({ effect, on: 'renew' })
-        store.doubt()
+        store.reportPossibleLoss()
         await slow.strikes()
         assert.equal(await lock.release(), true)
         const next = await b.acquire(name)
@@ -193,7 +193,7 @@ const renewing: Case[] = [
     },
   },
   {
-    name: 'when the store doubts, every lease is renewed at once, and one that is gone is lost',
+    name: 'a possible loss renews every lease at once, and a lease that is gone is lost',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -201,7 +201,7 @@ const renewing: Case[] = [
       const [kept, taken] = [await locks.acquire(names[0]), await locks.acquire(names[1])]
       const { signal } = taken
       await (await t.client()).release([{ key: `lock:${names[1]}`, owner: taken.holder }])
-      store.doubt()
+      store.reportPossibleLoss()
       await t.until('the loss is noticed', () => signal.aborted)
       assert.equal(signal.reason.why, 'gone')
       assert.equal(kept.isHeld, true)
@@ -215,7 +215,7 @@ const renewing: Case[] = [
       const base = t.name()
       const held = await Promise.all(Array.from({ length: 100 }, (_, i) => locks.acquire(`{${base}}:${i}`)))
       const asked = store.calls.filter(({ call }) => call === 'acquire')
-      store.doubt()
+      store.reportPossibleLoss()
       const renewals = () => store.calls.filter(({ call }) => call === 'renew')
       const items = () => renewals().reduce((sum, { items }) => sum + items.length, 0)
       await t.until('all are renewed', () => items() >= 100)
@@ -229,14 +229,14 @@ const renewing: Case[] = [
 
 const releasing: Case[] = [
   {
-    name: 'a release that is not answered comes to an end, and is made good later',
+    name: 'a release that is not answered settles, and is retried later',
     async run(t) {
       for (const effect of ['lose-call', 'break-call', 'lose-reply', 'unknown'] as const) {
         const store = await t.faulty({ effect, on: 'release', times: 1 })
         const [a, b] = [await t.locks({}, store), await t.locks()]
         const name = t.name()
         const lock = await a.acquire(name)
-        await t.settled('release ends', lock.release())
+        await t.settled('release() settles', lock.release())
         assert.equal(lock.isHeld, false)
         await t.until(`${effect}: the lock is free`, () => b.tryAcquire(name))
       }

@@ -4,7 +4,7 @@ import { runInNewContext } from 'node:vm'
 import { LockLostError } from '../../errors.js'
 import type { Lock } from '../../core/lock.js'
 import type { Locks } from '../../locks.js'
-import type { Bench } from '../bench.js'
+import type { TestContext } from '../test-context.js'
 import type { Case } from '../case.js'
 import { rejection } from './acquire.js'
 
@@ -38,7 +38,7 @@ const renewing: Case[] = [
     },
   },
   {
-    name: 'times beyond 2^31 milliseconds do not come at once',
+    name: 'times above 2^31 milliseconds do not elapse at once',
     async run(t) {
       const store = await t.faulty()
       const [a, b] = [await t.locks({}, store), await t.locks()]
@@ -55,14 +55,14 @@ const renewing: Case[] = [
       assert.equal(lock.signal.aborted, false)
       assert.ok(store.calls.length < 5, `${store.calls.length} calls`)
       await lock.release()
-      await (await t.settled('it gets it', waiting)).release()
+      await (await t.settled('the waiter gets it', waiting)).release()
     },
   },
 ]
 
 const extending: Case[] = [
   {
-    name: 'extend holds the same lock for longer, and later renewals ask for as much',
+    name: 'extend() prolongs the lock, and later renewals use the new ttl',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -74,13 +74,13 @@ const extending: Case[] = [
       assert.equal(lock.fencingToken, fencingToken)
       assert.equal(lock.holder, holder)
       assert.equal(lock.isHeld, true)
-      store.doubt()
+      store.reportPossibleLoss()
       await t.until('a renewal', () => renewedFor(store.calls, longer) >= 2)
       assert.equal(await lock.release(), true)
     },
   },
   {
-    name: 'extend keeps a lock that is not renewed by itself past its first time',
+    name: 'extend() keeps a lock without autoRenew beyond its first ttl',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       await t.unhurried(200, async (ttl) => {
@@ -101,7 +101,7 @@ const extending: Case[] = [
     },
   },
   {
-    name: 'extending what is lost or released rejects with LockLostError',
+    name: 'extend() of a lost or released lock rejects with LockLostError',
     async run(t) {
       const locks = await t.locks()
       const released = await locks.acquire(t.name())
@@ -116,7 +116,7 @@ const extending: Case[] = [
 
 const releasing: Case[] = [
   {
-    name: 'release answers true once it was ours until now, and repeats its answer',
+    name: 'release() returns true if the lock was held until then, and repeats its answer',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -124,13 +124,13 @@ const releasing: Case[] = [
       const [first, second] = await Promise.all([lock.release(), lock.release()])
       assert.deepEqual([first, second], [true, true])
       const next = await b.acquire(name)
-      assert.equal(await lock.release(), true, 'the answer of the first time')
+      assert.equal(await lock.release(), true, 'the answer of the first call')
       assert.equal(next.isHeld, true)
-      assert.equal(await a.tryAcquire(name), null, 'and the next holder is not disturbed')
+      assert.equal(await a.tryAcquire(name), null, 'the next holder is not affected')
     },
   },
   {
-    name: 'a released lock is not held: isHeld, assertHeld and remainingMs say so at once',
+    name: 'a released lock is not held: isHeld, assertHeld() and remainingMs report it at once',
     async run(t) {
       const locks = await t.locks()
       const lock = await locks.acquire(t.name())
@@ -145,16 +145,16 @@ const releasing: Case[] = [
     },
   },
   {
-    name: 'releasing an expired lock answers false and does not free whoever came after',
+    name: 'release() of an expired lock returns false and does not free the next holder',
     async run(t) {
       const [a, b, c] = [await t.locks(), await t.locks(), await t.locks()]
       const name = t.name()
       const expired = await a.acquire(name, { ttl: 100, autoRenew: false })
-      const heir = await b.acquire(name)
+      const successor = await b.acquire(name)
       assert.equal(await expired.release(), false)
-      assert.equal(heir.isHeld, true)
+      assert.equal(successor.isHeld, true)
       assert.equal(await c.tryAcquire(name), null)
-      assert.equal(await heir.release(), true)
+      assert.equal(await successor.release(), true)
     },
   },
   {
@@ -171,7 +171,7 @@ const releasing: Case[] = [
     },
   },
   {
-    name: 'releaseAll releases everything that this instance holds, and nothing else',
+    name: 'releaseAll() releases everything that this instance holds, and nothing else',
     async run(t) {
       const store = await t.client()
       const [a, b] = [await t.locks({}, store), await t.locks({}, store)]
@@ -180,7 +180,7 @@ const releasing: Case[] = [
       const theirs = await b.acquire(names[2] as string)
       const [{ signal }] = mine as [Lock, Lock]
       await a.releaseAll()
-      assert.equal(signal.aborted, true, 'whoever works under it did not let go, and is told')
+      assert.equal(signal.aborted, true, 'work under a lock that it did not release itself is told')
       assert.equal(theirs.signal.aborted, false)
       assert.deepEqual(
         mine.map((lock) => lock.isHeld),
@@ -195,19 +195,19 @@ const releasing: Case[] = [
 
 const collecting: Case[] = [
   {
-    name: 'a lock that nobody can release any more is not renewed for ever, and is announced as abandoned',
+    name: 'a lock that no code can release any more is not renewed, and is announced as abandoned',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       await t.unhurried(1_000, async (ttl) => {
         const name = t.name()
         const noticed = await abandon(t, a, name, ttl)
         await noticed()
-        await t.until('another gets it', () => b.tryAcquire(name))
+        await t.until('another caller gets it', () => b.tryAcquire(name))
       })
     },
   },
   {
-    name: 'a renewal on its way does not keep alive what was abandoned',
+    name: 'a renewal in flight does not keep an abandoned lock alive',
     async run(t) {
       const store = await t.faulty()
       const [a, b] = [await t.locks({}, store), await t.locks()]
@@ -217,29 +217,29 @@ const collecting: Case[] = [
         const noticed = await abandon(t, a, name, ttl)
         slow.lift()
         await noticed()
-        await t.until('another gets it', () => b.tryAcquire(name))
+        await t.until('another caller gets it', () => b.tryAcquire(name))
       })
     },
   },
 ]
 
-/** Takes a lock and forgets it, until nothing holds it any more; then waits for that to be noticed. */
-async function abandon(t: Bench, locks: Locks, name: string, ttl: number): Promise<() => Promise<void>> {
+/** Acquires a lock and drops it until the garbage collector has taken it, then waits for the event. */
+async function abandon(t: TestContext, locks: Locks, name: string, ttl: number): Promise<() => Promise<void>> {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void
-  const heard: string[] = []
+  const received: string[] = []
   for (const event of ['abandoned', 'lost'] as const) {
-    locks.on(event, (facts) => facts.name === name && heard.push(event))
+    locks.on(event, (facts) => facts.name === name && received.push(event))
   }
   const forgotten = await locks.acquire(name, { ttl }).then((lock) => new WeakRef(lock))
-  await t.until('nothing holds it any more', () => {
+  await t.until('no code holds it any more', () => {
     collect()
     return forgotten.deref() === undefined
   })
   return async () => {
-    await t.until('it is noticed', () => heard.length > 0)
-    // The machine stood still for so long that its time passed before it was renewed.
-    if (heard.includes('lost')) t.tooSlow()
+    await t.until('it is announced', () => received.length > 0)
+    // The machine stopped for so long that the lease expired before it was renewed.
+    if (received.includes('lost')) t.tooSlow()
   }
 }
 

@@ -46,7 +46,7 @@ const badNames: unknown[] = [
 
 export const inputCases: Case[] = [
   {
-    name: 'a bad option is InvalidOptionError, says which and what it was, and touches nothing',
+    name: 'a bad option throws InvalidOptionError with its name and value, and sends no request',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -66,7 +66,7 @@ export const inputCases: Case[] = [
     },
   },
   {
-    name: 'a name is 1 to 255 characters of well-formed Unicode without NUL, and anything else is InvalidOptionError',
+    name: 'a name is 1 to 255 characters of well-formed Unicode without NUL, and anything else throws InvalidOptionError',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -84,7 +84,7 @@ export const inputCases: Case[] = [
     },
   },
   {
-    name: 'what is not a store, a bad default and a missing function are InvalidOptionError',
+    name: 'a bad store, a bad default and a missing function throw InvalidOptionError',
     async run(t) {
       const store = await t.client()
       for (const wrong of [undefined, null, {}, 'redis://localhost']) {

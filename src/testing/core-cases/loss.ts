@@ -5,7 +5,7 @@ import { type Case, needing } from '../case.js'
 
 const deadlines: Case[] = [
   {
-    name: 'a lock that was not renewed is lost before anybody else can hold it',
+    name: 'a lock that was not renewed is lost before another caller can hold it',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -13,21 +13,22 @@ const deadlines: Case[] = [
       a.on('lost', ({ error }) => lost.push(error))
       const lock = await a.acquire(name, { ttl: 200, autoRenew: false })
       const { signal } = lock
-      const heir = await t.until('another gets it', () => b.tryAcquire(name))
-      // The very first look after the other's grant, before any timer had its turn.
+      const successor = await t.until('another caller gets it', () => b.tryAcquire(name))
+      // The first check after the other grant, before any timer can have run.
       assert.equal(lock.isHeld, false)
       assert.equal(lock.signal.aborted, true)
       assert.throws(() => lock.assertHeld(), LockLostError)
       assert.ok(signal.reason instanceof LockLostError, String(signal.reason))
-      assert.equal(signal.reason.why, 'expired')
+      // A grant that a slow machine learned of late asks for its full time, and a stall may be why it did not get it.
+      assert.ok(['expired', 'blocked', 'frozen', 'unreachable'].includes(signal.reason.why), signal.reason.why)
       assert.equal(signal.reason.lock, name)
       assert.equal(lost.length, 1)
       assert.equal(await lock.release(), false)
-      assert.equal(heir.isHeld, true)
+      assert.equal(successor.isHeld, true)
     },
   },
   {
-    name: 'after a busy stretch past the deadline the very first check tells the truth',
+    name: 'the first check after a blocked event loop reports the loss',
     async run(t) {
       const locks = await t.locks()
       const asking = Array.from({ length: 4 }, () => locks.acquire(t.name(), { ttl: 200 }))
@@ -39,7 +40,9 @@ const deadlines: Case[] = [
       assert.throws(() => second.assertHeld(), LockLostError)
       assert.equal(third.signal.aborted, true)
       assert.equal(fourth.remainingMs, 0)
-      await t.until('signals taken earlier abort when the loop turns', () => signals.every((signal) => signal.aborted))
+      await t.until('signals taken earlier abort when the event loop turns', () =>
+        signals.every((signal) => signal.aborted),
+      )
     },
   },
   {
@@ -53,35 +56,35 @@ const deadlines: Case[] = [
     },
   },
   {
-    name: 'maxHold ends a lock although its renewals work, and lets the others in',
+    name: 'maxHold ends a lock although its renewals succeed, and lets waiters in',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
       const lock = await a.acquire(name, { maxHold: 400 })
-      const heir = await t.settled('another gets it', b.acquire(name))
+      const successor = await t.settled('another caller gets it', b.acquire(name))
       assert.equal(lock.isHeld, false)
       assert.ok(lock.signal.reason instanceof LockLostError)
       assert.equal(lock.signal.reason.why, 'max-hold')
-      assert.ok(heir.fencingToken > lock.fencingToken)
+      assert.ok(successor.fencingToken > lock.fencingToken)
     },
   },
   {
-    name: 'renewals do not carry a lock past maxHold',
+    name: 'renewals do not prolong a lock beyond maxHold',
     async run(t) {
       const store = await t.faulty()
       const [a, b] = [await t.locks({}, store), await t.locks()]
       const name = t.name()
       const lock = await a.acquire(name, { ttl: 600, maxHold: 1_200 })
-      const heir = await t.settled('another gets it', b.acquire(name))
+      const successor = await t.settled('another caller gets it', b.acquire(name))
       assert.equal(lock.isHeld, false)
-      assert.equal(heir.isHeld, true)
+      assert.equal(successor.isHeld, true)
     },
   },
 ]
 
 const forced: Case[] = [
   {
-    name: 'a lock taken away by force is lost: its holder is told, and forceRelease says whom it cut off',
+    name: 'forceRelease() returns the holder it removed, and that holder is told',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
@@ -94,14 +97,16 @@ const forced: Case[] = [
       )
       await t.until('its holder is told', () => signal.aborted)
       assert.ok(signal.reason instanceof LockLostError, String(signal.reason))
-      assert.ok(['revoked', 'gone', 'expired'].includes(signal.reason.why), signal.reason.why)
+      // A store that does not tell, on a machine that is too busy to renew: it ran out first.
+      const ranOut = ['expired', 'blocked', 'frozen', 'unreachable']
+      assert.ok(['revoked', 'gone', ...ranOut].includes(signal.reason.why), signal.reason.why)
       assert.equal(lock.isHeld, false)
       assert.equal(await lock.release(), false)
       assert.ok(await b.tryAcquire(name))
     },
   },
   {
-    name: 'forceRelease lets the next in line in',
+    name: 'forceRelease() lets the next waiter in',
     async run(t) {
       const [a, b, c] = [await t.locks(), await t.locks(), await t.locks()]
       const name = t.name()
@@ -109,7 +114,7 @@ const forced: Case[] = [
       const waiting = b.acquire(name, { wait: 'forever' })
       await t.sleep(50)
       await c.forceRelease(name)
-      const next = await t.settled('the next gets it', waiting)
+      const next = await t.settled('the next waiter gets it', waiting)
       assert.ok(next.fencingToken > lock.fencingToken)
     },
   },

@@ -1,12 +1,12 @@
 import { strict as assert } from 'node:assert'
 import type { Lock } from '../../core/lock.js'
 import type { Locks } from '../../locks.js'
-import type { Bench } from '../bench.js'
+import type { TestContext } from '../test-context.js'
 import { type Case, needing } from '../case.js'
 
 const queues: Case[] = [
   {
-    name: 'fifty who wait in one process are served in the order in which they came',
+    name: 'fifty waiters of one process are served in the order in which they called',
     async run(t) {
       const locks = await t.locks({ wait: 'forever' })
       const name = t.name()
@@ -23,7 +23,7 @@ const queues: Case[] = [
     },
   },
   {
-    name: 'those who cancel leave the line, and the others are served in order',
+    name: 'waiters that cancel leave the queue, and the others are served in order',
     async run(t) {
       const locks = await t.locks({ wait: 'forever' })
       const name = t.name()
@@ -37,7 +37,7 @@ const queues: Case[] = [
       await t.sleep(20)
       leaving.abort()
       await held.release()
-      const statuses = (await t.settled('all come to an end', outcomes)).map(({ status }) => status)
+      const statuses = (await t.settled('all settle', outcomes)).map(({ status }) => status)
       assert.deepEqual(
         statuses,
         Array.from({ length: 20 }, (_, i) => (i % 2 ? 'rejected' : 'fulfilled')),
@@ -46,7 +46,7 @@ const queues: Case[] = [
     },
   },
   {
-    name: 'those who wait in several clients are all served',
+    name: 'waiters of several clients are all served',
     async run(t) {
       const clients: Locks[] = []
       for (let i = 0; i < 3; i++) clients.push(await t.locks({ wait: 'forever' }))
@@ -63,7 +63,7 @@ const queues: Case[] = [
     },
   },
   {
-    name: 'twenty who wait in one process do not flood the store',
+    name: 'twenty waiters of one process do not flood the store',
     async run(t) {
       const store = await t.faulty()
       const [a, b] = [await t.locks(), await t.locks({ wait: 'forever' }, store)]
@@ -72,45 +72,45 @@ const queues: Case[] = [
       const waiting = Array.from({ length: 20 }, () => b.withLock(name, () => 1))
       await t.sleep(700)
       const { length } = store.calls.filter(({ call }) => call === 'acquire')
-      assert.ok(length <= 60, `${length} questions in 700 ms`)
+      assert.ok(length <= 60, `${length} requests in 700 ms`)
       await held.release()
       await t.settled('all are served', Promise.all(waiting))
     },
   },
 ]
 
-const lines: Case[] = [
+const starvation: Case[] = [
   {
-    name: 'a writer who waits is not starved by readers who keep coming',
+    name: 'readers that keep coming do not starve a waiting writer',
     async run(t) {
       const [a, b] = [await t.locks({ wait: 'forever' }), await t.locks({ wait: 'forever' })]
       const name = t.name()
       let over = false
-      // Two readers that overlap: without a line there would always be one.
+      // Two readers that overlap: without a queue at least one would always hold the lock.
       const reading = [0, 20].map(async (delay) => {
         await t.sleep(delay)
         while (!over) await a.withLock(name, () => t.sleep(40), { mode: 'shared' })
       })
       await t.sleep(60)
       const writing = b.withLock(name, () => 'written').finally(() => (over = true))
-      assert.equal(await t.settled('the writer gets its turn', writing), 'written')
+      assert.equal(await t.settled('the writer gets it', writing), 'written')
       await Promise.all(reading)
     },
   },
 ]
 
-/** A lock that goes to and fro between two clients: how long each hand-over took. */
-async function handovers(t: Bench, a: Locks, b: Locks, count: number): Promise<number[]> {
+/** Passes a lock back and forth between two clients, and returns how long each hand-off took. */
+async function handoffTimes(t: TestContext, a: Locks, b: Locks, count: number): Promise<number[]> {
   const name = t.name()
   const took: number[] = []
   let held: Lock = await a.acquire(name)
   for (let i = 0; i < count; i++) {
     const next = (i % 2 === 0 ? b : a).acquire(name, { wait: 'forever' })
-    // Sometimes at once, sometimes when the other has long been waiting: each has its own race.
+    // Sometimes at once, sometimes after the other client has waited for long: the two have different races.
     await t.sleep(i % 3 === 0 ? 0 : Math.random() * 12)
     const since = t.now()
     const releasing = held.release()
-    held = await t.settled(`hand-over ${i}`, next)
+    held = await t.settled(`hand-off ${i}`, next)
     took.push(t.now() - since)
     await releasing
   }
@@ -120,17 +120,17 @@ async function handovers(t: Bench, a: Locks, b: Locks, count: number): Promise<n
 
 const wakes: Case[] = [
   {
-    name: 'a hundred hand-overs between two clients, and no wake-up is lost',
+    name: 'a hundred hand-offs between two clients lose no wake-up',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
-      const slow = async (): Promise<number[]> => (await handovers(t, a, b, 100)).filter((ms) => ms >= 900)
-      // A lost wake-up costs a second, the next look. So does a machine that stands still; but not twice in a row.
+      const slow = async (): Promise<number[]> => (await handoffTimes(t, a, b, 100)).filter((ms) => ms >= 900)
+      // A lost wake-up costs a second, until the next poll. So does a machine that stops, but not twice in a row.
       const first = await slow()
       if (first.length > 0) assert.deepEqual(await slow(), [], `after ${first} the first time`)
     },
   },
   {
-    name: 'who lets go and wants it back at once does not keep it from another who does the same',
+    name: 'a caller that releases and reacquires at once does not keep the lock from another that does the same',
     async run(t) {
       const clients = [await t.locks({ wait: 'forever' }), await t.locks({ wait: 'forever' })]
       const name = t.name()
@@ -145,10 +145,11 @@ const wakes: Case[] = [
       })
       await t.settled('all are served', Promise.all(coming))
       const changes = served.filter((locks, i) => i > 0 && locks !== served[i - 1]).length
-      // By turns it would be 59, by lot 30; two who only take what the other leaves do it once or twice.
-      assert.ok(changes >= 12, `it went from one to the other ${changes} times of ${served.length}`)
+      // Strict alternation changes 59 times, random order 30 times. Two callers that only take what the other leaves
+      // change once or twice.
+      assert.ok(changes >= 12, `it changed sides ${changes} times in ${served.length} turns`)
     },
   },
 ]
 
-export const queueCases: Case[] = [...queues, ...needing(['line'], lines), ...needing(['watch'], wakes)]
+export const queueCases: Case[] = [...queues, ...needing(['queue'], starvation), ...needing(['watch'], wakes)]

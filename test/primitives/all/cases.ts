@@ -9,21 +9,21 @@ import {
   SelfDeadlockError,
   StoreUnavailableError,
 } from '../../../src/index.js'
-import type { Bench, Case } from '../../../src/testing/index.js'
+import type { TestContext, Case } from '../../../src/testing/index.js'
 
-async function clients(t: Bench, count: number): Promise<Locks[]> {
+async function clients(t: TestContext, count: number): Promise<Locks[]> {
   const all: Locks[] = []
   for (let i = 0; i < count; i++) all.push(await t.locks({ wait: 'forever' }))
   return all
 }
 
-function namesOf(t: Bench, count: number): string[] {
+function namesOf(t: TestContext, count: number): string[] {
   const base = t.name()
   return Array.from({ length: count }, (_, i) => `${base}:${i}`)
 }
 
-/** Each of them can be had, one by one. */
-async function allFree(t: Bench, locks: Locks, names: readonly string[]): Promise<void> {
+/** Asserts that each name can be acquired. */
+async function allFree(t: TestContext, locks: Locks, names: readonly string[]): Promise<void> {
   for (const name of names) {
     const lock = await t.until(`${name} is free`, () => locks.tryAcquire(name))
     await lock.release()
@@ -32,12 +32,12 @@ async function allFree(t: Bench, locks: Locks, names: readonly string[]): Promis
 
 export const allCases: Case[] = [
   {
-    name: 'all are held together, in the order of their names, and each with its token',
+    name: 'acquireAll() holds all names together, in the order of their names, each with its token',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const [x, y, z] = namesOf(t, 3) as [string, string, string]
       const group = await a.acquireAll([z, x, y, x])
-      assert.deepEqual(group.names, [x, y, z], 'twice counts once')
+      assert.deepEqual(group.names, [x, y, z], 'a duplicate name counts once')
       assert.equal(group.locks.length, 3)
       assert.deepEqual([...group.fencingTokens.keys()], [x, y, z])
       assert.ok(group.locks.every((lock) => group.fencingTokens.get(lock.name) === lock.fencingToken))
@@ -52,18 +52,18 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'all or nothing: if one stays busy, none is kept',
+    name: 'acquireAll() keeps none of the names if one stays busy',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const names = namesOf(t, 3)
       for (const [i, busy] of names.entries()) {
-        // A question that was cancelled inside the server may still be granted for a moment, and is then taken back.
+        // A request that was cancelled inside the server may still be granted for a moment, and is then undone.
         await allFree(t, a, names)
         await using held = await b.acquire(busy)
         for (const wait of [0, 1_000]) {
           await assert.rejects(a.acquireAll(names, { wait }), (error) => {
             assert.ok(error instanceof LockTimeoutError)
-            assert.equal(error.lock, busy, 'it says which')
+            assert.equal(error.lock, busy, 'the error names the busy one')
             assert.ok(error.waitedMs >= wait, `${error.waitedMs}`)
             return true
           })
@@ -78,7 +78,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'the wait is for all of them together',
+    name: 'the wait limits the acquisition of all names together',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const [x, y] = namesOf(t, 2) as [string, string]
@@ -96,7 +96,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'who waits for one gets all of them when it is let go',
+    name: 'a caller that waits for one name holds all of them when it is released',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const names = namesOf(t, 3)
@@ -111,7 +111,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'no deadlock, whatever the order in which callers name them, and nobody overlaps',
+    name: 'callers that list the names in any order never deadlock, and never hold a name at the same time',
     async run(t) {
       const all = await clients(t, 4)
       const names = namesOf(t, 4)
@@ -147,7 +147,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'withLocks resolves with what the function returned, rejects with what it threw, and lets go',
+    name: 'withLocks() resolves with the result of the function, rejects with its error, and releases',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const names = namesOf(t, 2)
@@ -161,7 +161,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'one loss is a loss of all: the signal aborts, and withLocks rejects although its function returned',
+    name: 'the loss of one lock is the loss of all: the signal aborts, and withLocks() rejects although its function returned',
     needs: ['revoke'],
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
@@ -187,12 +187,12 @@ export const allCases: Case[] = [
         assert.equal(error.lock, names[1])
         return true
       })
-      assert.equal(await (seen as LockGroup).release(), false, 'not all were ours until then')
+      assert.equal(await (seen as LockGroup).release(), false, 'not all locks were held until then')
       await allFree(t, b, names)
     },
   },
   {
-    name: 'extend makes all of them last longer',
+    name: 'extend() prolongs all of them',
     async run(t) {
       const [a] = (await clients(t, 1)) as [Locks]
       await using group = await a.acquireAll(namesOf(t, 2), { ttl: '2s' })
@@ -201,7 +201,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'shared: groups of readers hold the same names together, and keep a writer out',
+    name: 'shared groups of readers hold the same names together, and exclude a writer',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const names = namesOf(t, 2)
@@ -212,7 +212,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'a wait that is cancelled rejects with the reason, and nothing stays held',
+    name: 'a wait that is cancelled rejects with the reason, and no name stays held',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const names = namesOf(t, 3)
@@ -226,7 +226,7 @@ export const allCases: Case[] = [
       await busy.release()
       await allFree(t, b, names)
       await assert.rejects(a.acquireAll(names, { signal: AbortSignal.abort(reason) }), reason)
-      // Cancelled while the very first question is on its way.
+      // Cancelled while the first request is in flight.
       const early = new AbortController()
       const asked = a.acquireAll(names, { signal: early.signal })
       early.abort(reason)
@@ -238,7 +238,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'inside its own callback, asking for one of the names again is refused at once; for others it is not',
+    name: 'acquiring one of the names again inside its own callback rejects at once, and acquiring others does not',
     async run(t) {
       const [a] = (await clients(t, 1)) as [Locks]
       const [x, y, z] = namesOf(t, 3) as [string, string, string]
@@ -264,13 +264,13 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'an outage is retried until the wait is over, and nothing stays held',
+    name: 'acquireAll() retries during an outage until the wait is over, and no name stays held',
     async run(t) {
       const store = await t.faulty()
       const [locks, other] = [await t.locks({}, store), await t.locks()]
       const names = namesOf(t, 3)
       const broken = store.inject({ effect: 'break-reply', on: 'acquire', times: 2 })
-      const group = await t.settled('it gets them', locks.acquireAll(names))
+      const group = await t.settled('the caller gets them', locks.acquireAll(names))
       assert.ok(group.isHeld)
       assert.equal(broken.struck, 2)
       await group.release()
@@ -282,7 +282,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'closing ends those who wait and frees what they already had',
+    name: 'close() rejects the waiters and releases what they already held',
     async run(t) {
       const [a, b] = (await clients(t, 2)) as [Locks, Locks]
       const names = namesOf(t, 3)
@@ -297,7 +297,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'bad input is named before anything is touched',
+    name: 'bad input is reported before any request is sent',
     async run(t) {
       const [a] = (await clients(t, 1)) as [Locks]
       const option = (wanted: string) => (error: unknown) =>
@@ -321,7 +321,7 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'where nobody is in the way, one question is enough',
+    name: 'an uncontended acquireAll() needs one request',
     needs: ['atomic'],
     async run(t) {
       const store = await t.faulty()
@@ -335,7 +335,7 @@ export const allCases: Case[] = [
       )
     },
     otherwise: {
-      name: 'a store without all or none is asked for one name after the other, in their order',
+      name: 'a store without atomic batches is asked for one name after the other, in their order',
       async run(t) {
         const store = await t.faulty()
         const locks = await t.locks({}, store)
@@ -350,8 +350,8 @@ export const allCases: Case[] = [
     },
   },
   {
-    name: 'those who want one of the names do not keep out those who want several',
-    needs: ['line'],
+    name: 'callers that want one of the names do not starve those that want several',
+    needs: ['queue'],
     async run(t) {
       const all = await clients(t, 3)
       const names = namesOf(t, 3)
@@ -365,7 +365,7 @@ export const allCases: Case[] = [
       try {
         for (let i = 0; i < 5; i++)
           await t.settled(
-            'all three',
+            'all three are held',
             (all[2] as Locks).withLocks(names, () => t.sleep(1)),
           )
       } finally {

@@ -1,41 +1,48 @@
 import { strict as assert } from 'node:assert'
-import type { Election, ElectionOptions, Leadership, Locks } from '../../../src/index.js'
+import type { Election, ElectionOptions, Leadership, Locks, LossReason } from '../../../src/index.js'
 import { LeaseholdError } from '../../../src/index.js'
 import type { Store } from '../../../src/store.js'
-import type { Bench } from '../../../src/testing/index.js'
+import type { TestContext } from '../../../src/testing/index.js'
 
-/** One who wants to lead, with work that ends when it is told to, unless the case has other work for it. */
-export interface Candidate {
+/** A candidate whose work ends when its signal aborts, unless the case passes other work. */
+export interface TestCandidate {
   locks: Locks
   election: Election
-  /** Each term it led, in order. */
+  /** Each term it has led, in order. */
   terms: Leadership[]
-  /** `run`, until `stop` aborts. */
+  /** The promise of `run`, until `stop` aborts. */
   running: Promise<void>
   stop: AbortController
-  /** A lease ran out, because it was not renewed in time. */
+  /** True if a lease has expired because it was not renewed in time. */
   expired(): boolean
-  /** Its nth term. */
+  /** Waits for its nth term. */
   leads(nth?: number): Promise<Leadership>
-  /** Stops wanting to lead, and is gone when this settles. */
+  /** Ends the candidacy. Resolves when `run` has ended. */
   leave(): Promise<void>
 }
 
-export interface CandidateOptions extends ElectionOptions {
-  work?: (leadership: Leadership, candidate: Candidate) => unknown
+export interface TestCandidateOptions extends ElectionOptions {
+  work?: (leadership: Leadership, candidate: TestCandidate) => unknown
   store?: Store
   locks?: Locks
 }
 
-/** Campaigns from now on. */
-export async function candidate(t: Bench, name: string, options: CandidateOptions = {}): Promise<Candidate> {
+/** Why a lease was lost that was not renewed in time. */
+const RAN_OUT: ReadonlySet<LossReason> = new Set(['expired', 'blocked', 'frozen', 'unreachable', 'server-down'])
+
+/** Starts a candidate. */
+export async function candidate(
+  t: TestContext,
+  name: string,
+  options: TestCandidateOptions = {},
+): Promise<TestCandidate> {
   const { work = ({ signal }) => aborted(signal), store, locks = await t.locks({}, store), ...rest } = options
   const election = locks.election(name, rest)
   const stop = new AbortController()
   const terms: Leadership[] = []
   let expired = false
-  locks.on('lost', ({ error }) => (expired ||= error.why === 'expired'))
-  const one: Candidate = {
+  locks.on('lost', ({ why }) => (expired ||= RAN_OUT.has(why)))
+  const one: TestCandidate = {
     locks,
     election,
     terms,
@@ -55,7 +62,7 @@ export async function candidate(t: Bench, name: string, options: CandidateOption
     },
     { signal: stop.signal },
   )
-  // A case that fails earlier has nobody left to look at it.
+  // A case that fails earlier no longer awaits this promise, so its rejection would be unhandled.
   one.running.catch(() => {})
   t.afterwards(() => stop.abort())
   return one
@@ -66,17 +73,17 @@ export function aborted(signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }))
 }
 
-/** Until this one stands in line, or asks again and again where there is no line. */
-export async function waits(t: Bench, { locks, election }: Candidate, count = 1): Promise<void> {
+/** Waits until this candidate is queued, or on a store without a queue until it has asked repeatedly. */
+export async function waits(t: TestContext, { locks, election }: TestCandidate, count = 1): Promise<void> {
   const store = await t.client()
-  if (!store.features.line) return t.sleep(300)
+  if (!store.features.queue) return t.sleep(300)
   await t.until(
-    `${count} in line`,
+    `${count} in the queue`,
     async () => (await locks.waiters(election.name, { kind: 'election' })).length === count,
   )
 }
 
-/** Something that is settled from outside. */
+/** A promise that the test resolves. */
 export interface Gate {
   open: () => void
   opened: Promise<void>

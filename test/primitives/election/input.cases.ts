@@ -2,10 +2,10 @@ import { strict as assert } from 'node:assert'
 import { type Election, InvalidOptionError, UnsupportedError } from '../../../src/index.js'
 import type { Case } from '../../../src/testing/index.js'
 
-/** What it takes, and what it refuses. */
-export const inputCases: Case[] = [
+/** Valid and invalid options. */
+export const electionInputCases: Case[] = [
   {
-    name: 'bad input is named before anything is touched',
+    name: 'bad input is reported before any request is sent',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -46,16 +46,16 @@ export const inputCases: Case[] = [
   },
 ]
 
-/** What is promised by a store that cannot show who leads. */
+/** The guarantee of a store that cannot list its leaders. */
 export const refusal: NonNullable<Case['otherwise']> = {
-  name: 'a store that cannot show who leads refuses when asked, and says what to use instead',
+  name: 'a store that cannot list its leaders rejects leader() and says what to use instead',
   async run(t) {
     const locks = await t.locks()
     assert.throws(
       () => locks.election(t.name()),
       (error) => {
         assert.ok(error instanceof UnsupportedError)
-        assert.match(error.message, /memory, SQLite, Redis, Redlock or PostgreSQL lease-table.*withLock/)
+        assert.match(error.message, /memory, sqlite, redis, redlock, postgres or etcd; or withLock/)
         return true
       },
     )

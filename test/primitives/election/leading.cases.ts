@@ -3,10 +3,10 @@ import { type Leadership, LockLostError, StoreUnavailableError } from '../../../
 import type { Case } from '../../../src/testing/index.js'
 import { aborted, candidate, gate, rejectsWith, waits } from './candidate.js'
 
-/** Who leads, with what, and what others see of it. */
+/** What the leader knows, and what others see of it. */
 export const leadingCases: Case[] = [
   {
-    name: 'the leader is told its term, which everybody can see with who it is and its value',
+    name: 'the leader knows its term, and all clients can see the term, the leader and its value',
     async run(t) {
       const name = t.name()
       const value = { address: '10.0.0.7', tags: ['a', 'ž'] }
@@ -27,7 +27,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'three candidates through nine terms: one at a time, each told to stop before the next begins, terms grow',
+    name: 'three candidates lead nine terms one at a time, each told to stop before the next begins, and terms grow',
     async run(t) {
       const name = t.name()
       const live: Leadership[] = []
@@ -56,7 +56,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'two candidates of one instance, and two names, are elections of their own',
+    name: 'two candidates of one instance, and two names, are separate elections',
     async run(t) {
       const locks = await t.locks()
       const [name, other] = [t.name(), t.name()]
@@ -72,7 +72,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'locks of the same name are not in its way, and listings show it under its own kind',
+    name: 'locks of the same name do not block an election, and listings show it under its own kind',
     async run(t) {
       const name = t.name()
       const locks = await t.locks()
@@ -88,7 +88,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'what the leader proclaims is what others see, in this term and in its later ones',
+    name: 'the value that the leader proclaims is visible to others, in this term and in its later ones',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name, { value: 'starting' })
@@ -111,7 +111,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'proclaiming is told apart from leading: an outage rejects, and the leader goes on leading',
+    name: 'proclaim() rejects during an outage, and the leader continues to lead',
     async run(t) {
       const store = await t.faulty()
       const one = await candidate(t, t.name(), { store, value: 1 })
@@ -126,7 +126,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'who leads is an outage away from being known: leader() rejects then, and does not say «nobody»',
+    name: 'leader() rejects during an outage instead of returning null',
     async run(t) {
       const store = await t.faulty()
       const election = (await t.locks({}, store)).election(t.name())
@@ -178,7 +178,7 @@ export const leadingCases: Case[] = [
       assert.equal(late, undefined)
       assert.ok(next.term > term)
       assert.ok(reasons[0] instanceof LockLostError)
-      assert.equal(reasons[0].why, 'expired')
+      assert.equal(reasons[0].why, 'unreachable')
       outage.lift()
       await two.leave()
       const again = await one.leads(2)
@@ -186,7 +186,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'a leader cut off by force is told so, and campaigns again when its work has ended',
+    name: 'a leader that is revoked is told, and campaigns again when its work has ended',
     needs: ['revoke'],
     async run(t) {
       const name = t.name()
@@ -208,7 +208,7 @@ export const leadingCases: Case[] = [
         return health.healthy ? undefined : health
       })
       assert.ok(!healthy && staleMs > 200, `${staleMs}`)
-      assert.equal(one.terms.length, 1, 'no second work beside the first')
+      assert.equal(one.terms.length, 1, 'no second work runs beside the first')
       end.open()
       const again = await one.leads(2)
       assert.ok(again.term > term)
@@ -216,7 +216,7 @@ export const leadingCases: Case[] = [
     },
   },
   {
-    name: 'two who resign by turns: each is back as soon as the other leads, and not only after a pause',
+    name: 'of two candidates that resign in turn, each is back as soon as the other leads, and not only after a pause',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name)
@@ -226,14 +226,14 @@ export const leadingCases: Case[] = [
       let quick = 0
       for (let turn = 1; turn <= 8; turn++) {
         const [leader, next] = turn % 2 === 1 ? [one, two] : [two, one]
-        // A term that is over at once is not followed by another at once, and that is not what is looked at here.
+        // A term that ends at once is deliberately not followed by another at once, which is not tested here.
         await t.sleep(120)
         const began = t.now()
         await leader.election.resign()
         await next.leads(Math.ceil((turn + 1) / 2))
         if (t.now() - began < 100) quick++
       }
-      // Whoever stepped aside without looking would be back after a quarter of a second at the earliest.
+      // A candidate that retries without checking first would be back after a quarter of a second at the earliest.
       assert.ok(quick >= 5, `${quick} of 8`)
     },
   },

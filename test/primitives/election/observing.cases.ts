@@ -1,11 +1,11 @@
 import { strict as assert } from 'node:assert'
 import type { Election, LeaderInfo } from '../../../src/index.js'
-import { realWorld, type World } from '../../../src/kit/world.js'
+import { realWorld, type World } from '../../../src/util/world.js'
 import { Locks } from '../../../src/locks.js'
-import type { Bench, Case } from '../../../src/testing/index.js'
+import type { TestContext, Case } from '../../../src/testing/index.js'
 import { candidate, waits } from './candidate.js'
 
-/** Reads along, for as long as it is allowed to. */
+/** Reads an observer until it is stopped. */
 function reader(
   election: Election,
   signal?: AbortSignal,
@@ -19,20 +19,20 @@ function reader(
   return { seen, over: read(), isOver: () => ended }
 }
 
-async function observer(t: Bench, name: string): Promise<Election> {
+async function observer(t: TestContext, name: string): Promise<Election> {
   return (await t.locks()).election(name)
 }
 
-/** Whoever lives in it is never woken by a pause that has passed, only by what it hears. */
+/** A world without timers for pauses: an observer in it is woken by events only. */
 const patient: World = {
   ...realWorld,
   after: (ms, run, keepAlive) => (ms >= 250 ? () => {} : realWorld.after(ms, run, keepAlive)),
 }
 
-/** Who watches, what it sees, and when that ends. */
+/** What an observer sees, and when it ends. */
 export const observingCases: Case[] = [
   {
-    name: 'an observer sees the leader of now, each later one, and what they proclaim, in order and once',
+    name: 'an observer sees the current leader, each later one, and what they proclaim, in order and once',
     async run(t) {
       const name = t.name()
       const { seen } = reader(await observer(t, name))
@@ -61,12 +61,12 @@ export const observingCases: Case[] = [
       )
       assert.ok(seen[0]?.leader.startsWith(one.locks.clientId) && seen[2]?.leader.startsWith(two.locks.clientId))
       const late = await observer(t, name)
-      const { value } = await t.settled('the leader of now', late.observe().next())
+      const { value } = await t.settled('the current leader', late.observe().next())
       assert.deepEqual(value, seen[3])
     },
   },
   {
-    name: 'an observer that looks away meanwhile gets the latest, and terms never go back',
+    name: 'an observer that is not read meanwhile gets the latest leader, and terms never go back',
     async run(t) {
       const name = t.name()
       const leaders = (await observer(t, name)).observe()
@@ -90,7 +90,7 @@ export const observingCases: Case[] = [
     },
   },
   {
-    name: 'nobody observes a change too late: a hundred changes, and the last is seen by everyone',
+    name: 'every observer sees the last of a hundred changes',
     async run(t) {
       const name = t.name()
       const readers = await Promise.all(Array.from({ length: 3 }, async () => reader(await observer(t, name))))
@@ -108,7 +108,7 @@ export const observingCases: Case[] = [
     },
   },
   {
-    name: 'observers are woken by each new leader, also one to whom the lease was handed over',
+    name: 'an observer is woken by each new leader, including one to which the lease was handed off',
     needs: ['watch'],
     async run(t) {
       const name = t.name()
@@ -131,7 +131,7 @@ export const observingCases: Case[] = [
     },
   },
   {
-    name: 'observing ends with its signal, with break and with return, also while it waits; closing ends all',
+    name: 'observe() ends with its signal, with break and with return, also while it waits; close() ends all observers',
     async run(t) {
       const name = t.name()
       const locks = await t.locks()
@@ -144,7 +144,7 @@ export const observingCases: Case[] = [
       const waiting = returned.next()
       await t.sleep(50)
       assert.deepEqual(await t.settled('return', returned.return?.()), { done: true, value: undefined })
-      assert.deepEqual(await t.settled('what waited', waiting), { done: true, value: undefined })
+      assert.deepEqual(await t.settled('the one that waited', waiting), { done: true, value: undefined })
       assert.deepEqual(await returned.next(), { done: true, value: undefined })
       assert.ok(!stopped.isOver())
       stop.abort()
@@ -163,7 +163,7 @@ export const observingCases: Case[] = [
     },
   },
   {
-    name: 'an outage delays what is observed and does not end it',
+    name: 'an outage delays an observer and does not end it',
     async run(t) {
       const name = t.name()
       const store = await t.faulty()
@@ -186,10 +186,10 @@ export const observingCases: Case[] = [
     },
   },
   {
-    name: 'without any wake-up the latest is seen all the same, a little later',
+    name: 'an observer that gets no events sees the latest leader all the same, a little later',
     async run(t) {
       const name = t.name()
-      const store = await t.faulty({ effect: 'deaf' })
+      const store = await t.faulty({ effect: 'dead-watch' })
       const { seen } = reader((await t.locks({}, store)).election(name))
       const one = await candidate(t, name, { value: 1 })
       await one.leads()
@@ -199,7 +199,7 @@ export const observingCases: Case[] = [
     },
   },
   {
-    name: 'an iterator that nobody asks costs nothing: no question, no subscription',
+    name: 'an iterator that is not read costs nothing: no request, no subscription',
     async run(t) {
       const store = await t.faulty()
       const leaders = (await t.locks({}, store)).election(t.name()).observe()

@@ -1,34 +1,38 @@
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
-import type { Child } from '../../../scripts/support/children.js'
+import type { Child } from '../../../testbed/children.js'
 import { createLocks, type Locks } from '../../../src/index.js'
 import type { Store } from '../../../src/store.js'
-import { startChild } from '../../support/children.js'
-import { kinds, type Place } from '../../support/places.js'
-import type { How, Line } from './candidate.child.js'
+import { startChild } from '../../../testbed/children.js'
+import { kinds, type Fixture } from '../../../testbed/fixtures.js'
+import type { CandidateBehaviour, CandidateReport } from '../../../testbed/children/candidate.child.js'
 
-const CANDIDATE = new URL('candidate.child.ts', import.meta.url)
+const CANDIDATE = new URL('../../../testbed/children/candidate.child.ts', import.meta.url)
 const TTL_MS = 1_000
 
 describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('processes on $name', (kind) => {
-  let place: Place
+  let fixture: Fixture
   let store: Store
   let locks: Locks
 
   beforeAll(async () => {
-    place = await kind.open()
-    store = await place.store()
+    fixture = await kind.open()
+    store = await fixture.store()
     locks = createLocks(store)
   })
 
   afterAll(async () => {
     await locks.close()
     await store.close()
-    await place.close()
+    await fixture.close()
   })
 
-  /** The first of them leads, and the second waits. */
-  async function pair(name: string, how: How): Promise<{ term: bigint; leader: Child<Line>; other: Child<Line> }> {
-    const start = (): Child<Line> => startChild<Line>(CANDIDATE, [place.url as string, name, String(TTL_MS), how])
+  /** Starts two candidates: the first leads, and the second waits. */
+  async function pair(
+    name: string,
+    how: CandidateBehaviour,
+  ): Promise<{ term: bigint; leader: Child<CandidateReport>; other: Child<CandidateReport> }> {
+    const start = (): Child<CandidateReport> =>
+      startChild<CandidateReport>(CANDIDATE, [fixture.url as string, name, String(TTL_MS), how], onTestFinished)
     const leader = start()
     const term = await led(leader)
     const other = start()
@@ -38,8 +42,8 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
   }
 
   async function waiting(name: string): Promise<boolean> {
-    if (store.features.line) return (await locks.waiters(name, { kind: 'election' })).length === 1
-    // Nothing shows who waits: it has asked by now.
+    if (store.features.queue) return (await locks.waiters(name, { kind: 'election' })).length === 1
+    // The store does not list waiters. The second candidate has asked by then.
     return new Promise((resolve) => setTimeout(resolve, 500, true))
   }
 
@@ -60,7 +64,7 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
     expect(await other.ended).toBe(0)
   })
 
-  test('a leader that was frozen past its ttl knows so at its very first check, and the next one is safe', async () => {
+  test('a leader that was frozen beyond its ttl reports the loss at its first check, and the next leader is not affected', async () => {
     const { term, leader, other } = await pair('frozen', 'freezing')
     leader.tell({ order: 'freeze' })
     const next = await led(other)
@@ -74,11 +78,11 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
     expect(await led(leader), 'it campaigned again').toBeGreaterThan(next)
   })
 
-  test('resign hands over to another process at once', async () => {
+  test('resign() hands the election off to another process at once', async () => {
     const { term, leader, other } = await pair('resigned', 'believing')
     leader.tell({ order: 'resign' })
-    const told = (await leader.until(({ type }) => type === 'told')) as Line & { at: number }
-    const next = (await other.until(({ type }) => type === 'led')) as Line & { at: number; term: string }
+    const told = (await leader.until(({ type }) => type === 'told')) as CandidateReport & { at: number }
+    const next = (await other.until(({ type }) => type === 'led')) as CandidateReport & { at: number; term: string }
     expect(BigInt(next.term)).toBeGreaterThan(term)
     expect(next.at).toBeGreaterThan(told.at)
     // Without a wake-up it would have taken up to a second, and with a lease left behind longer than that.
@@ -86,7 +90,7 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
   })
 })
 
-async function led(child: Child<Line>): Promise<bigint> {
-  const line = (await child.until(({ type }) => type === 'led')) as Line & { term: string }
-  return BigInt(line.term)
+async function led(child: Child<CandidateReport>): Promise<bigint> {
+  const report = (await child.until(({ type }) => type === 'led')) as CandidateReport & { term: string }
+  return BigInt(report.term)
 }

@@ -2,7 +2,7 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { expect, test } from 'vitest'
 import { createLocks, memory } from '../../../src/index.js'
-import { realWorld, type World } from '../../../src/kit/world.js'
+import { realWorld, type World } from '../../../src/util/world.js'
 import { Locks } from '../../../src/locks.js'
 import { faulty } from '../../../src/testing/index.js'
 
@@ -10,7 +10,7 @@ setFlagsFromString('--expose-gc')
 const gc = runInNewContext('gc') as () => void
 const heap = (): number => (gc(), process.memoryUsage().heapUsed / 1e6)
 
-/** The world as it is, and how many timers in it keep the process alive. */
+/** The real world, with a count of the timers that keep the process alive. */
 function countingWorld(): { world: World; keepingAlive: () => number } {
   const alive = new Set<object>()
   const after: World['after'] = (ms, run, keepAlive) => {
@@ -22,7 +22,7 @@ function countingWorld(): { world: World; keepingAlive: () => number } {
   return { world: { ...realWorld, after }, keepingAlive: () => alive.size }
 }
 
-test('whoever observes for long remembers the last leader only', async () => {
+test('an observer that runs for long remembers only the last leader', async () => {
   const locks = createLocks(memory())
   const election = locks.election('a')
   const stop = new AbortController()
@@ -44,7 +44,7 @@ test('whoever observes for long remembers the last leader only', async () => {
   await locks.close()
 })
 
-test('no timer is left that keeps the process alive, also when the end comes while the lease is being let go', async () => {
+test('an election leaves no timer that keeps the process alive, even if it ends while the lease is being released', async () => {
   const { world, keepingAlive } = countingWorld()
   const store = faulty(memory({ world }), [], { world })
   const locks = new Locks(store, {}, world)
@@ -58,7 +58,7 @@ test('no timer is left that keeps the process alive, also when the end comes whi
   await locks.close()
 })
 
-test('a term leaves no listener behind on the signal that was given', async () => {
+test('a term leaves no listener on the signal that was passed', async () => {
   const locks = createLocks(memory())
   const { signal } = new AbortController()
   let listeners = 0
@@ -80,7 +80,7 @@ test('a term leaves no listener behind on the signal that was given', async () =
   await locks.close()
 })
 
-test('what happens while an observer looks makes it look again, and not only after its usual pause', async () => {
+test('an event during the read of an observer makes it read again at once, and not only after its usual pause', async () => {
   const world: World = {
     ...realWorld,
     after: (ms, run, keep) => (ms >= 250 ? () => {} : realWorld.after(ms, run, keep)),
@@ -93,7 +93,7 @@ test('what happens while an observer looks makes it look again, and not only aft
     async () => {
       const leaders = election.observe()
       expect((await leaders.next()).value.value).toBe('old')
-      // Its next look hears of the old value, and the new one is proclaimed before it has heard.
+      // The next read returns the old value, and the new one is proclaimed before the reply arrives.
       const slow = store.inject({ effect: 'delay-reply', on: 'inspect', times: 1 })
       const next = leaders.next()
       await slow.strikes()

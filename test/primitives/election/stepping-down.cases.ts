@@ -1,17 +1,17 @@
 import { strict as assert } from 'node:assert'
 import { ClosedError, LeaseholdError, type Leadership } from '../../../src/index.js'
-import type { Bench, Case } from '../../../src/testing/index.js'
-import { aborted, type Candidate, candidate, type Gate, gate, rejectsWith, waits } from './candidate.js'
+import type { TestContext, Case } from '../../../src/testing/index.js'
+import { aborted, type TestCandidate, candidate, type Gate, gate, rejectsWith, waits } from './candidate.js'
 
-/** A lease that could not be renewed in time, because nothing on this machine ran in time, shows nothing. */
-function stillLeads(t: Bench, { election, expired }: Candidate): void {
+/** Fails the attempt if the lease expired because the machine was too slow: then the case proves nothing. */
+function stillLeads(t: TestContext, { election, expired }: TestCandidate): void {
   if (expired()) t.tooSlow()
   assert.ok(election.isLeader, 'it still leads')
   assert.equal(election.health({ maxStale: 0 }).staleMs, 0)
 }
 
-/** A candidate whose work goes on after it was told to end, until it is let. */
-async function slowToEnd(t: Bench, name: string, ttl: number): Promise<{ one: Candidate; end: Gate }> {
+/** A candidate whose work continues after its signal has aborted, until the case ends it. */
+async function slowToEnd(t: TestContext, name: string, ttl: number): Promise<{ one: TestCandidate; end: Gate }> {
   const end = gate()
   const work = async ({ signal }: Leadership): Promise<void> => {
     await aborted(signal)
@@ -25,7 +25,7 @@ async function slowToEnd(t: Bench, name: string, ttl: number): Promise<{ one: Ca
 /** How terms end. */
 export const steppingDownCases: Case[] = [
   {
-    name: 'resign: the work is told, ends, and only then another leads; at once where there is a wake-up',
+    name: 'resign() aborts the work, waits for its end, and only then lets another lead; at once where the store has events',
     async run(t) {
       const name = t.name()
       const happened: string[] = []
@@ -48,20 +48,20 @@ export const steppingDownCases: Case[] = [
       await waits(t, two)
       const began = t.now()
       await one.election.resign()
-      assert.ok(!one.election.isLeader, 'it settles when the lease has been let go')
+      assert.ok(!one.election.isLeader, 'resign() resolves when the lease has been released')
       await two.leads()
       const took = t.now() - began
       assert.deepEqual(happened, ['one leads', 'one is told', 'one has ended', 'two leads'])
       assert.ok(signal.reason instanceof LeaseholdError)
       assert.equal(signal.reason.code, 'RESIGNED')
-      // Those who were not woken would look again after a second at the earliest.
+      // A candidate that was not woken would ask again after a second at the earliest.
       assert.ok(took < 1_000, `${took} ms`)
       await two.leave()
       await one.leads(2)
     },
   },
   {
-    name: 'resign called by the work itself settles at once, and the next one leads when the work has ended',
+    name: 'resign() called by the work itself resolves at once, and the next candidate leads when the work has ended',
     async run(t) {
       const name = t.name()
       const end = gate()
@@ -87,7 +87,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'resign by somebody who does not lead does nothing',
+    name: 'resign() of a candidate that does not lead has no effect',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name)
@@ -104,7 +104,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'work that is told to stop has time to drain: the lease is renewed meanwhile, and nobody else leads',
+    name: 'work whose signal has aborted has time to drain: the lease is renewed meanwhile, and no other candidate leads',
     run: (t) =>
       t.unhurried(600, async (ttl) => {
         const name = t.name()
@@ -126,7 +126,7 @@ export const steppingDownCases: Case[] = [
       }),
   },
   {
-    name: 'work that outlasts its drain time: another leads, health says so, and no second work is set beside it',
+    name: 'work that exceeds its drain time lets another candidate lead, health reports it, and no second work runs beside it',
     async run(t) {
       const name = t.name()
       const end = gate()
@@ -156,7 +156,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'the outer signal ends the term and run resolves; if the work does not end in time, run rejects DRAIN_TIMEOUT',
+    name: 'the outer signal ends the term and run() resolves; if the work does not end in time, run() rejects with DRAIN_TIMEOUT',
     async run(t) {
       const name = t.name()
       const end = gate()
@@ -165,7 +165,7 @@ export const steppingDownCases: Case[] = [
       const { signal } = await one.leads()
       one.stop.abort(why)
       assert.equal(signal.reason, why)
-      assert.ok(one.election.isLeader, 'still the leader while it drains')
+      assert.ok(one.election.isLeader, 'it leads while it drains')
       await rejectsWith('DRAIN_TIMEOUT', t.settled('it rejects', one.running))
       assert.ok(!one.election.isLeader)
       const two = await candidate(t, name)
@@ -185,7 +185,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'what the work throws, run throws, and the lease is let go at once',
+    name: 'run() rejects with the error of the work, and the lease is released at once',
     async run(t) {
       const name = t.name()
       const own = new Error('mine')
@@ -198,7 +198,7 @@ export const steppingDownCases: Case[] = [
       const two = await candidate(t, name)
       await two.leads()
       const last = await candidate(t, t.name(), {
-        // Told to stop, it fails all the same, and for another reason.
+        // The work fails after its signal has aborted, for another reason.
         work: async ({ signal }) => {
           await aborted(signal)
           throw own
@@ -210,7 +210,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'work that throws because it was told to stop has done what it was told',
+    name: 'work that throws the reason of its aborted signal has ended as requested',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name, {
@@ -228,7 +228,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'work that returns by itself is begun again in a later term, not in a hot loop',
+    name: 'work that returns by itself starts again in a later term, not in a hot loop',
     async run(t) {
       const one = await candidate(t, t.name(), { work: () => 'done' })
       const third = await one.leads(3)
@@ -241,7 +241,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'a campaign that is cancelled resolves and leaves nothing behind in line',
+    name: 'a campaign that is cancelled resolves and leaves no queue entry behind',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name)
@@ -259,7 +259,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'one object campaigns once at a time',
+    name: 'one election object campaigns once at a time',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name)
@@ -276,7 +276,7 @@ export const steppingDownCases: Case[] = [
       )
       await one.leave()
       await two.leads()
-      // And after the other, as often as it likes.
+      // One campaign after the other is allowed without limit.
       const stop = new AbortController()
       await two.leave()
       await t.settled(
@@ -286,7 +286,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'closing while it campaigns ends run, and nobody stands in line any more',
+    name: 'close() during a campaign ends run(), and leaves no queue entry behind',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name)
@@ -306,7 +306,7 @@ export const steppingDownCases: Case[] = [
     },
   },
   {
-    name: 'closing while it leads: the work is told and may end while the lease is renewed, then another leads',
+    name: 'close() of a leader aborts the work and renews the lease until it has ended, then another candidate leads',
     run: (t) =>
       t.unhurried(600, async (ttl) => {
         const name = t.name()
@@ -326,7 +326,7 @@ export const steppingDownCases: Case[] = [
       }),
   },
   {
-    name: 'releaseAll ends the term too: it neither leads nor finds its signal alive, and campaigns again',
+    name: 'releaseAll() ends the term as well: isLeader is false and the signal aborted, and the candidate campaigns again',
     async run(t) {
       const name = t.name()
       const one = await candidate(t, name, {

@@ -5,8 +5,8 @@ import type { ServerResponse } from 'node:http'
 import { expect, onTestFinished, test } from 'vitest'
 import { idempotentFastify } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
-import { until } from '../limiter/places.js'
-import { gate, post } from './expresses.js'
+import { until } from '../../../testbed/store-fixtures.js'
+import { gate, post } from './express-versions.js'
 
 interface Reply {
   code(status: number): Reply
@@ -33,7 +33,7 @@ function make(options: object = {}): App {
 
 const start = (app: App): Promise<string> => app.listen({ port: 0, host: '127.0.0.1' })
 
-/** A stream that ends or breaks when told to. */
+/** A stream that ends or breaks on demand. */
 function pieces(end: Promise<void>, error?: Error): Readable {
   return Readable.from(
     (async function* () {
@@ -49,7 +49,7 @@ test('scope is required when the plugin is made', () => {
   expect(() => idempotentFastify(createLocks(memory()), {} as never)).toThrow(InvalidOptionError)
 })
 
-test('a Response, a web stream and lists of cookies are served as without it, once', async () => {
+test('a Response, a web stream and lists of cookies are served as without the plugin, once', async () => {
   const app = make()
   let runs = 0
   await app.register(idempotentFastify(createLocks(memory()), shared))
@@ -129,7 +129,7 @@ test('after a time-out or a client that left, the key is in progress for as long
   }
 })
 
-test('routes that were there before the plugin are served once too', async () => {
+test('a route that was added before the plugin serves a key once, too', async () => {
   const app = make()
   let runs = 0
   app.post('/', async () => `run ${++runs}`)
@@ -158,7 +158,7 @@ test('of two answers at the same moment the first counts, and no success passes 
   expect(await post(`${url}/served-first`, 's')).toMatchObject({ status: 201, text: 'run 2', replayed: true })
 })
 
-test('an error in a hook behind it is answered, and the record stays', async () => {
+test('an error in a later hook is answered, and the record stays', async () => {
   const app = make()
   let runs = 0
   await app.register(idempotentFastify(createLocks(memory()), shared))
@@ -171,7 +171,7 @@ test('an error in a hook behind it is answered, and the record stays', async () 
   expect(await post(url, 'k')).toMatchObject({ status: 200, text: 'served', replayed: true })
 })
 
-test('a client that left while its request waited for the key runs nothing, whatever it would have been told', async () => {
+test('a request whose client left while it waited for the key does not run the handler', async () => {
   const app = make()
   const locks = createLocks(memory())
   const runs: string[] = []

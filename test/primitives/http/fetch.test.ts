@@ -3,8 +3,8 @@ import { Hono } from 'hono'
 import { expect, test } from 'vitest'
 import { idempotentFetch } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
-import { until } from '../limiter/places.js'
-import { gate } from './expresses.js'
+import { until } from '../../../testbed/store-fixtures.js'
+import { gate } from './express-versions.js'
 
 const shared = { scope: () => '' }
 const ask = (key: string, body = '{}'): Request =>
@@ -73,7 +73,84 @@ test('a stream that breaks, or that its client cancels, frees its key by the ttl
   expect(runs).toBe(4)
 })
 
-test('a caller that gives up does not end the run: the next gets what it returned', async () => {
+test('a stream of text is recorded as the bytes that its client gets', async () => {
+  const texts = (): ReadableStream =>
+    new ReadableStream({
+      async pull(controller) {
+        await new Promise((resolve) => setTimeout(resolve, 10))
+        controller.enqueue('grün')
+        controller.close()
+      },
+    })
+  const handler = idempotentFetch(createLocks(memory()), () => new Response(texts()), shared)
+  expect(await (await handler(ask('k'))).text()).toBe('grün')
+  expect(await (await handler(ask('k'))).text()).toBe('grün')
+})
+
+const pieces = (...chunks: unknown[]): ReadableStream =>
+  new ReadableStream({
+    async pull(controller) {
+      await new Promise((resolve) => setTimeout(resolve, 10))
+      if (chunks.length > 0) controller.enqueue(chunks.shift())
+      else controller.close()
+    },
+  })
+const drained = async (): Promise<Response> => {
+  const response = new Response('read before')
+  await response.text()
+  return response
+}
+const locked = (): Response => {
+  const response = new Response('locked')
+  response.body?.getReader()
+  return response
+}
+
+test.each<[what: string, first: () => unknown, options?: { record: () => boolean }]>([
+  ['is no Response', () => undefined],
+  ['has been read before', drained],
+  ['is locked', locked],
+  ['streams something else than bytes', () => new Response(pieces(new Uint8Array(1), { not: 'bytes' }))],
+  [
+    'is judged by a record() that throws',
+    () => new Response('x'),
+    {
+      record: () => {
+        throw new Error('no verdict')
+      },
+    },
+  ],
+])('a handler whose result %s frees its key by the ttl', async (_, first, options) => {
+  let runs = 0
+  let broken = options
+  const handler = idempotentFetch(
+    createLocks(memory(), { ttl: '200ms' }),
+    () => (++runs === 1 ? (first() as Response) : new Response('whole')),
+    { ...shared, record: () => broken?.record() ?? true },
+  )
+  await expect(handler(ask('k')).then((response) => response.text())).rejects.toThrow()
+  broken = undefined
+  expect((await handler(ask('k'))).status).toBe(409)
+  await until('it is served', async () => (await handler(ask('k'))).status === 200)
+  expect(runs).toBe(2)
+})
+
+test('an unread stream frees its key by the ttl after its request was aborted', async () => {
+  const left = new AbortController()
+  let runs = 0
+  const handler = idempotentFetch(
+    createLocks(memory(), { ttl: '200ms' }),
+    () => (++runs === 1 ? new Response(pieces(new Uint8Array(70_000), new Uint8Array(70_000))) : new Response('whole')),
+    shared,
+  )
+  await handler(new Request(ask('k'), { signal: left.signal }))
+  left.abort()
+  expect((await handler(ask('k'))).status).toBe(409)
+  await until('it is served', async () => (await handler(ask('k'))).status === 200)
+  expect(runs).toBe(2)
+})
+
+test('a caller that gives up does not end the run, and the next caller gets its response', async () => {
   const work = gate()
   let runs = 0
   const handler = idempotentFetch(
@@ -97,7 +174,7 @@ test('a caller that gives up does not end the run: the next gets what it returne
   expect([await again.text(), again.statusText, runs]).toEqual(['charged', 'Made It', 1])
 })
 
-test('redirects, errors and cookies are what they were', async () => {
+test('redirects, errors and cookies reach the client unchanged', async () => {
   const locks = createLocks(memory())
   const redirect = idempotentFetch(locks, () => Response.redirect('http://b/', 303), shared)
   for (let i = 0; i < 2; i++) {
@@ -129,7 +206,7 @@ test('a megabyte is replayed whatever its bytes, and headers that make it too la
   expect(runs).toBe(2)
 })
 
-test('Hono: a body that middleware has read before is no obstacle, and a fingerprint can stand in for it', async () => {
+test('Hono serves a request whose body middleware has read before, and a fingerprint can replace the body', async () => {
   const locks = createLocks(memory())
   let runs = 0
   const app = new Hono<{ Variables: { body: string } }>()

@@ -6,7 +6,7 @@ import { Readable, type Writable } from 'node:stream'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { idempotentExpress, idempotentFastify, limitExpress, limitFastify } from '../../../src/http/index.js'
 import { createLocks, memory } from '../../../src/index.js'
-import { until } from '../limiter/places.js'
+import { until } from '../../../testbed/store-fixtures.js'
 
 interface Outgoing {
   status(code: number): Outgoing
@@ -59,7 +59,7 @@ describe('Express', () => {
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   }
 
-  test('limits by address, behind a proxy that it trusts by the address told', async () => {
+  test('limits by address, behind a trusted proxy by the forwarded address', async () => {
     const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
     const app = express()
     app.set('trust proxy', 'loopback')
@@ -93,7 +93,7 @@ describe('Express', () => {
     expect((await ask(`${url}/json`, '/json', { item: 2 })).status).toBe(422)
   })
 
-  test('an error goes to the error handler, is told to this client, and is not recorded', async () => {
+  test('the error handler answers an error of the handler, which is not recorded', async () => {
     const locks = createLocks(memory())
     const app = express()
     let runs = 0
@@ -159,7 +159,7 @@ describe('Fastify', () => {
     expect((await ask(`${url}/json`, '/json', { item: 2 })).status).toBe(422)
   })
 
-  test('a second request at the same time is told so; errors are not recorded, nor what Fastify never saw', async () => {
+  test('a second request at the same time gets 409; errors and answers past Fastify are not recorded', async () => {
     const locks = createLocks(memory(), { ttl: '1s' })
     const app = make()
     await app.register(idempotentFastify(locks, shared))

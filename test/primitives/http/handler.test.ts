@@ -6,8 +6,8 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { idempotentHandler } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
-import { until } from '../limiter/places.js'
-import { type ExpressHandler, type ExpressRequest, expresses, gate, listen, post, timeOut } from './expresses.js'
+import { until } from '../../../testbed/store-fixtures.js'
+import { type ExpressHandler, type ExpressRequest, expresses, gate, listen, post, timeOut } from './express-versions.js'
 
 const shared = { scope: () => '' }
 
@@ -39,7 +39,7 @@ describe.each(expresses)('%s', (_, express) => {
   test('the response is recorded when the handler first ends it, and an error after that changes nothing', async () => {
     const locks = createLocks(memory())
     const app = express()
-    const told: string[] = []
+    const errors: string[] = []
     const late: ExpressHandler = async (__, response, next) => {
       response.status(201).json({ ok: 1 })
       response.end('glued')
@@ -49,17 +49,17 @@ describe.each(expresses)('%s', (_, express) => {
     }
     app.post('/', idempotentHandler(locks, late, shared))
     app.use((error, __, response, next) => {
-      told.push(error.message)
+      errors.push(error.message)
       if (response.headersSent) return next(error)
       response.status(500).json({ error: error.message })
     })
     const url = await listen(app)
     expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: false })
     expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: true })
-    expect(told).toEqual(['audit log failed'])
+    expect(errors).toEqual(['audit log failed'])
   })
 
-  test('a handler that fails is told to the error handler and frees its key', async () => {
+  test('the error handler gets the error of a handler that fails, and the key is free', async () => {
     const locks = createLocks(memory())
     const app = express()
     const steps: ExpressHandler[] = [
@@ -115,7 +115,7 @@ describe.each(expresses)('%s', (_, express) => {
     expect(runs).toBe(2)
   })
 
-  test('a client that leaves is not waited for, and a handler that gives up with it frees the key by the ttl', async () => {
+  test('a handler that stops when its client leaves frees the key by the ttl', async () => {
     const locks = createLocks(memory(), { ttl: '300ms' })
     const app = express()
     let runs = 0
@@ -131,7 +131,7 @@ describe.each(expresses)('%s', (_, express) => {
     await until('the key is free', async () => (await post(url, 'k')).text === 'served')
   })
 
-  test('what the handler does with its response arrives: cookies, status text, headers set before', async () => {
+  test('cookies, status text and earlier headers of the handler reach the client', async () => {
     const locks = createLocks(memory())
     const app = express()
     const handler: ExpressHandler = (__, response) => {

@@ -6,7 +6,7 @@ import { createLocks, memory, StoreUnavailableError } from '../../../src/index.j
 const locks = createLocks(memory())
 const allowed = { allowed: true, remaining: 7, retryAfterMs: 0, resetMs: 2_400 }
 
-test('tells the policy, what is left and when there is more', () => {
+test('the headers show the policy, the remaining requests and the time until there are more', () => {
   const limiter = locks.limiter('api', { limit: 10, per: '1m' })
   const headers = (resetMs: number, remaining = 7): unknown =>
     rateLimitHeaders(limiter, { ...allowed, remaining, resetMs })
@@ -34,21 +34,21 @@ test.each(['token-bucket', 'sliding-window'] as const)('several limits (%s) have
     ],
   })
   const name = `mail-${algorithm}`
-  const told = async (): Promise<unknown> => rateLimitHeaders(limiter, await limiter.take('k'))
+  const headers = async (): Promise<unknown> => rateLimitHeaders(limiter, await limiter.take('k'))
   const [hour, day] = algorithm === 'token-bucket' ? [1_800, 8_640] : [3_600, 86_400]
-  expect(await told()).toEqual({
+  expect(await headers()).toEqual({
     'RateLimit-Policy': `"${name}-1h";q=2;w=3600, "${name}-1d";q=10;w=86400`,
     RateLimit: `"${name}-1h";r=1;t=${hour}, "${name}-1d";r=9;t=${day}`,
   })
-  await told()
+  await headers()
   // The second is refused by the process itself, which remembers.
   for (let i = 0; i < 2; i++) {
-    const refused = (await told()) as { RateLimit: string }
+    const refused = (await headers()) as { RateLimit: string }
     expect(refused.RateLimit).toBe(`"${name}-1h";r=0;t=${hour}, "${name}-1d";r=8;t=${day}`)
   }
 })
 
-test('tells a refused client when to come again, in whole seconds that are never too short', () => {
+test('Retry-After is in whole seconds that are never too short', () => {
   const limiter = locks.limiter('api', { limit: 10, per: '1m' })
   const refused = { allowed: false, remaining: 0, retryAfterMs: 1_001, resetMs: 60_000 }
   expect(rateLimitHeaders(limiter, refused)['Retry-After']).toBe('2')
@@ -58,7 +58,7 @@ test('tells a refused client when to come again, in whole seconds that are never
   )
 })
 
-test('windows are told in whole seconds, whatever they are', () => {
+test('the policy has windows in whole seconds, whatever the limit has', () => {
   const policy = (limit: number, per: `${number}ms` | `${number}s`): string | undefined =>
     rateLimitHeaders(locks.limiter('x', { limit, per }), allowed)['RateLimit-Policy']
   expect(policy(5, '500ms')).toBe('"x";q=10;w=1')
@@ -67,7 +67,7 @@ test('windows are told in whole seconds, whatever they are', () => {
   expect(policy(0, '1s')).toBe('"x";q=0;w=1')
 })
 
-test('several limits are all told, and odd names are made harmless', () => {
+test('several limits have an item each, and names are escaped', () => {
   const limits = [
     { limit: 5, per: '1s' },
     { limit: 100, per: '1d' },
@@ -78,7 +78,7 @@ test('several limits are all told, and odd names are made harmless', () => {
   )
 })
 
-test('during an outage nothing is told that nobody knows', () => {
+test('during an outage the headers contain no counts', () => {
   const limiter = locks.limiter('api', { limit: 10, per: '1m' })
   const storeError = new StoreUnavailableError('gone')
   expect(rateLimitHeaders(limiter, { ...allowed, storeError })).not.toHaveProperty('RateLimit')

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
 import { idempotentExpress, idempotentFetch } from '../../../src/http/index.js'
 import { createLocks, LockTimeoutError, memory } from '../../../src/index.js'
-import { until } from '../limiter/places.js'
-import { giveUp, parseJson, serveSteps } from './web.js'
+import { until } from '../../../testbed/store-fixtures.js'
+import { giveUp, parseJson, serveSteps } from './step-server.js'
 
 function post(key: string | undefined, body: unknown = { item: 1 }, more: Record<string, string> = {}): Request {
   const headers = { ...(key === undefined ? {} : { 'idempotency-key': key }), ...more }
@@ -46,7 +46,7 @@ test('the same key with another body is refused, and with another caller it is a
   expect(await other.text()).toBe('2')
 })
 
-test('while the first is in progress the second is told so, or waits for it', async () => {
+test('a second request gets 409 while the first is in progress, or waits for it', async () => {
   let end = (): void => {}
   const ending = new Promise<void>((resolve) => (end = resolve))
   let began = false
@@ -65,7 +65,7 @@ test('while the first is in progress the second is told so, or waits for it', as
   expect(await (await patient).text()).toBe('done')
 })
 
-test('our own failures are not recorded, so that the client may try again', async () => {
+test('failures of the server are not recorded, so that the client may try again', async () => {
   const answers = [503, 'throw', 'busy', 402, 200]
   const handler = idempotentFetch(
     locks,
@@ -98,7 +98,7 @@ test('requests without a key pass, or are refused where one is required; other m
   expect([await (await strict(get)).text(), await (await strict(get)).text()]).toEqual(['3', '4'])
 })
 
-test('bodies of bytes and no bodies come back as they were, and too large ones are not served twice', async () => {
+test('binary and empty bodies are replayed unchanged, and too large ones are not served twice', async () => {
   const bytes = new Uint8Array([0, 255, 128, 7])
   const binary = idempotentFetch(locks, () => new Response(bytes), shared)
   await binary(post('bytes'))
@@ -115,7 +115,7 @@ test('bodies of bytes and no bodies come back as they were, and too large ones a
   expect((await (await control(post('control'))).text()).length).toBe(500_000)
 })
 
-test('middleware behind a body parser replays what the handler wrote, however it wrote it', async () => {
+test('middleware behind a body parser replays the response, whatever methods wrote it', async () => {
   let runs = 0
   const url = await serveSteps(parseJson, idempotentExpress(locks, shared), (request, response) => {
     runs++
@@ -134,7 +134,7 @@ test('middleware behind a body parser replays what the handler wrote, however it
   expect(runs).toBe(1)
 })
 
-test('a client that gave up and comes again gets the answer of the first time', async () => {
+test('a client that gave up and tries again gets the first response', async () => {
   let runs = 0
   const url = await serveSteps(parseJson, idempotentExpress(locks, shared), async (_, response) => {
     runs++

@@ -2,12 +2,12 @@ import { describe, expect, test } from 'vitest'
 import { limitExpress, limitFetch } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
-import { type ExpressHandler, expresses, gate, listen, timeOut } from './expresses.js'
-import { serveSteps } from './web.js'
+import { type ExpressHandler, expresses, gate, listen, timeOut } from './express-versions.js'
+import { serveSteps } from './step-server.js'
 
 const hello = (): Response => new Response('hello')
 
-test('a Fetch-style handler is limited by the key it is given, and tells where the client stands', async () => {
+test('a Fetch-style handler is limited by its key, and its response shows the limits', async () => {
   const limiter = createLocks(memory()).limiter('api', { limit: 2, per: '1h' })
   const handler = limitFetch(limiter, hello, { key: (request) => request.headers.get('x-user') ?? 'none' })
   const ask = (user: string): Promise<Response> => handler(new Request('http://shop', { headers: { 'x-user': user } }))
@@ -22,7 +22,7 @@ test('a Fetch-style handler is limited by the key it is given, and tells where t
   expect((await ask('bob')).status).toBe(200)
 })
 
-test('a Request does not tell where it came from, but Bun and Deno do', async () => {
+test('limitFetch takes the address from Bun and Deno, and refuses a Request without one', async () => {
   const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
   const handler = limitFetch<[Request, unknown?]>(limiter, hello)
   const request = new Request('http://shop')
@@ -33,14 +33,14 @@ test('a Request does not tell where it came from, but Bun and Deno do', async ()
   expect((await handler(request, deno)).status).toBe(429)
 })
 
-test('headers that may not be changed are no obstacle', async () => {
+test('a response with immutable headers gets the headers of the limiter', async () => {
   const url = await serveSteps((_, response) => response.end('upstream'))
   const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
   const response = await limitFetch(limiter, () => fetch(url), { key: () => 'all' })(new Request('http://shop'))
   expect([await response.text(), response.headers.has('ratelimit')]).toEqual(['upstream', true])
 })
 
-test('middleware limits by address, and leaves alone what is skipped', async () => {
+test('middleware limits by address, and does not count skipped requests', async () => {
   const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
   const url = await serveSteps(limitExpress(limiter, { skip: (request) => request.url === '/health' }), (_, response) =>
     response.end('hello'),
@@ -51,7 +51,7 @@ test('middleware limits by address, and leaves alone what is skipped', async () 
   expect([health.status, health.headers.has('ratelimit')]).toEqual([200, false])
 })
 
-test('requests may cost more, and the answer may say something else', async () => {
+test('cost sets the cost of a request, and body the answer to a refused one', async () => {
   const limiter = createLocks(memory()).limiter('api', { limit: 10, per: '1h' })
   const url = await serveSteps(
     limitExpress(limiter, {
@@ -67,7 +67,7 @@ test('requests may cost more, and the answer may say something else', async () =
   expect((await fetch(url)).status).toBe(200)
 })
 
-test('an outage is not the client’s fault: 503 where it is denied, an error where it is thrown', async () => {
+test('an outage answers 503 where it denies, and is an error where it throws', async () => {
   const store = faulty(memory(), [{ effect: 'break-call', on: 'take' }])
   const options = { limit: 1, per: '1h' } as const
   const deny = createLocks(store).limiter('deny', { ...options, onStoreError: 'deny' })
@@ -104,18 +104,19 @@ test('a second limiter adds its items to those of the first', async () => {
 test('unknown options and keys that are no text are refused', async () => {
   const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
   expect(() => limitExpress(limiter, { keyy: () => 'a' } as never)).toThrow(InvalidOptionError)
-  const nobody = limitFetch(limiter, hello, { key: () => undefined as unknown as string })
-  await expect(nobody(new Request('http://shop'))).rejects.toThrow(InvalidOptionError)
+  const keyless = limitFetch(limiter, hello, { key: () => undefined as unknown as string })
+  await expect(keyless(new Request('http://shop'))).rejects.toThrow(InvalidOptionError)
   expect((await limitFetch(limiter, () => Response.error(), { key: () => 'a' })(new Request('http://shop'))).type).toBe(
     'error',
   )
 })
 
 describe.each(expresses)('%s', (_, express) => {
-  test('a response that a time-out answered while the store paused ends nothing else', async () => {
+  test('a response that a time-out answered while the store paused does not end the process', async () => {
     const paused = gate()
     const store = memory()
     const slow = Object.create(store, {
+      immediate: { value: false },
       take: {
         value: (...args: Parameters<NonNullable<typeof store.take>>) => paused.opened.then(() => store.take?.(...args)),
       },

@@ -2,10 +2,10 @@
 import { request as httpRequest } from 'node:http'
 import { pipeline, Readable } from 'node:stream'
 import { describe, expect, test } from 'vitest'
-import { idempotentExpress } from '../../../src/http/index.js'
+import { idempotentExpress, idempotentHandler } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
-import { until } from '../limiter/places.js'
-import { type ExpressHandler, expresses, gate, listen, post, timeOut } from './expresses.js'
+import { until } from '../../../testbed/store-fixtures.js'
+import { type ExpressHandler, expresses, gate, listen, post, timeOut } from './express-versions.js'
 
 const shared = { scope: () => '' }
 
@@ -46,6 +46,28 @@ describe.each(expresses)('%s', (_, express) => {
     expect([seen, most]).toEqual([status, 1])
   })
 
+  test('a record() that throws is answered with an error, and the key is free after the ttl', async () => {
+    const locks = createLocks(memory(), { ttl: '200ms' })
+    const app = express()
+    app.set('env', 'test')
+    let runs = 0
+    const record = (): boolean => {
+      if (runs === 1) throw new Error('no verdict')
+      return true
+    }
+    const charge: ExpressHandler = (__, response) => response.status(201).send(`run ${++runs}`)
+    app.post('/middleware', idempotentExpress(locks, { ...shared, record }), charge)
+    app.post('/handler', idempotentHandler(locks, charge, { ...shared, record }))
+    const url = await listen(app)
+    for (const path of ['/middleware', '/handler']) {
+      runs = 0
+      expect((await post(url + path, path)).status).toBe(500)
+      expect((await post(url + path, path)).status).toBe(409)
+      await until('it is served', async () => (await post(url + path, path)).status === 201)
+      expect(runs).toBe(2)
+    }
+  })
+
   test('a request that was answered before its handler began does not run it', async () => {
     const locks = createLocks(memory())
     const app = express()
@@ -59,7 +81,7 @@ describe.each(expresses)('%s', (_, express) => {
     app.post('/', timeOut(100, 503), idempotentExpress(locks, { ...shared, wait: '5s' }), handler)
     app.post('/free', idempotentExpress(locks, shared), handler)
     const url = await listen(app)
-    // Both are told by the time-out; the second still waits for the key when the first lets go of it.
+    // The time-out answers both; the second request still waits for the key when the first releases it.
     await Promise.all([post(url, 'k'), post(url, 'k')])
     first.open()
     await new Promise((resolve) => setTimeout(resolve, 100))
@@ -98,7 +120,7 @@ describe.each(expresses)('%s', (_, express) => {
       response.status(500).json({ error: error.message })
     })
     const url = await listen(app)
-    // Express closes the connection of such a request; it did so without us too.
+    // Express closes the connection of such a request; it does so without the middleware, too.
     const first = await post(url, 'k').catch(() => undefined)
     if (first) expect(first).toMatchObject({ status: 201, text: '{"ok":1}' })
     expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: true })
@@ -156,7 +178,7 @@ describe.each(expresses)('%s', (_, express) => {
     expect(runs).toBe(2)
   })
 
-  test('lists of headers, status texts and trailers reach the first client as without it', async () => {
+  test('lists of headers, status texts and trailers reach the first client as without the middleware', async () => {
     const locks = createLocks(memory())
     const app = express()
     app.use('/', idempotentExpress(locks, shared) as ExpressHandler)

@@ -9,8 +9,8 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vit
 import { expressRateLimitStore, fastifyRateLimitStore, throttlerStorage } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, type Locks, memory, StoreUnavailableError } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
-import { KINDS, openPlace, type Place, until } from '../limiter/places.js'
-import { type ExpressHandler, expresses, listen } from './expresses.js'
+import { STORE_KINDS, openStoreFixture, type StoreFixture, until } from '../../../testbed/store-fixtures.js'
+import { type ExpressHandler, expresses, listen } from './express-versions.js'
 
 const load = createRequire(import.meta.url)
 
@@ -29,12 +29,12 @@ test('a name and locks are required', () => {
   }
 })
 
-describe.each(KINDS)('on %s', (kind) => {
-  let place: Place
+describe.each(STORE_KINDS)('on %s', (kind) => {
+  let place: StoreFixture
   let count = 0
   const name = (): string => `limit-${++count}`
   beforeAll(async () => {
-    place = await openPlace(kind)
+    place = await openStoreFixture(kind)
   })
   afterAll(() => place.close())
 
@@ -55,7 +55,7 @@ describe.each(KINDS)('on %s', (kind) => {
       return listen(app)
     }
 
-    test('limits all processes together, and tells what remains', async () => {
+    test('limits all processes together, and shows what remains', async () => {
       const shared = name()
       const options = (): Partial<Options> => ({
         limit: 3,
@@ -69,7 +69,7 @@ describe.each(KINDS)('on %s', (kind) => {
       expect(Number(headers.get('ratelimit-reset'))).toBeGreaterThan(3_590)
     })
 
-    test('skipFailedRequests and skipSuccessfulRequests give back', async () => {
+    test('skipFailedRequests and skipSuccessfulRequests give requests back', async () => {
       let status = 500
       const failed = await serve(
         { limit: 2, skipFailedRequests: true, store: expressRateLimitStore(locks(), name()) },
@@ -248,6 +248,21 @@ describe.each(KINDS)('on %s', (kind) => {
       })
     })
   })
+})
+
+test('a limit or a window that is no number is refused, and does not let everything pass', async () => {
+  const locks = createLocks(memory())
+  const nestjs = throttlerStorage(locks, 'api')
+  await expect(nestjs.increment('k', 1_000, Number.NaN, 0, 'default')).rejects.toThrow(/^limit takes a number/)
+  await expect(nestjs.increment('k', Number.NaN, 1, 0, 'default')).rejects.toThrow(/^ttl takes a number/)
+  await expect(nestjs.increment('k', 1_000, 1, Number.NaN, 'default')).rejects.toThrow(/^blockDuration takes a number/)
+  expect(() => expressRateLimitStore(locks, 'api').init({ windowMs: Number.NaN })).toThrow(/^windowMs takes a number/)
+  const fastify = new (fastifyRateLimitStore(locks, 'api'))({})
+  const count = (timeWindow: number, max: number): Promise<unknown> =>
+    new Promise((resolve) => fastify.incr('k', (error, result) => resolve(error?.message ?? result), timeWindow, max))
+  expect(await count(1_000, Number.NaN)).toMatch(/^max takes a number/)
+  expect(await count(Number.NaN, 1)).toMatch(/^timeWindow takes a number/)
+  expect(await count(1_000, Number.POSITIVE_INFINITY)).toMatchObject({ current: 1 })
 })
 
 test('an outage rejects, so that passOnStoreError and skipOnError decide', async () => {

@@ -1,6 +1,6 @@
 /** A slice of `npm run prove -- http`. */
 import { expect, test } from 'vitest'
-import { storm } from './storm.js'
+import { storm } from '../../../testbed/http/storm.js'
 
 test.each(['redis', 'postgres'] as const)(
   'no key runs twice at once or after its record, and every key ends, on %s',

@@ -28,7 +28,7 @@ test.each<[string, object]>([
   ],
   ['limt', { limt: 1, per: '1s' }],
   ['limit', { limits: [{ limit: 1, per: '1s' }], limit: 3 }],
-])('a wrong %s is refused when the limiter is made', (option, options) => {
+])('an invalid %s is rejected when the limiter is created', (option, options) => {
   const make = (): unknown => locks.limiter('api', options as LimiterOptions)
   expect(make).toThrow(InvalidOptionError)
   try {
@@ -39,7 +39,7 @@ test.each<[string, object]>([
 })
 
 test.each([-1, Number.NaN, Number.POSITIVE_INFINITY, '1', null])(
-  'a cost of %s is refused and charges nothing',
+  'a cost of %s is rejected and charges nothing',
   async (cost) => {
     const limiter = locks.limiter(`cost-${cost}`, { limit: 3, per: '1h' })
     await limiter.take('user', 3)
@@ -49,7 +49,7 @@ test.each([-1, Number.NaN, Number.POSITIVE_INFINITY, '1', null])(
   },
 )
 
-test('fractions of a unit are limits and costs like others', async () => {
+test('fractions of a unit are valid limits and costs', async () => {
   const limiter = locks.limiter('fractions', { limit: 0.5, per: '1h' })
   expect((await limiter.take('user', 0.75)).allowed).toBe(true)
   expect((await limiter.take('user', 0.25)).allowed).toBe(true)
@@ -58,7 +58,7 @@ test('fractions of a unit are limits and costs like others', async () => {
   expect(retryAfterMs).toBeGreaterThan(1_790_000)
 })
 
-test('names and keys with colons are not mistaken for each other, and namespaces keep apart', async () => {
+test('names and keys with colons do not collide, and namespaces are separate', async () => {
   const store = memory()
   const [plain, shop] = [createLocks(store), createLocks(store, { namespace: 'shop' })]
   const options = { limit: 1, per: '1h' } as const
@@ -69,7 +69,7 @@ test('names and keys with colons are not mistaken for each other, and namespaces
   expect((await plain.limiter('a:b', options).take('c')).allowed).toBe(false)
 })
 
-test('a store that cannot limit says so when the limiter is made', () => {
+test('a store that cannot limit says so when the limiter is created', () => {
   const store = Object.assign(memory(), { take: undefined }) as unknown as Store
   expect(() => createLocks(store).limiter('api', { limit: 1, per: '1s' })).toThrow(UnsupportedError)
 })

@@ -1,29 +1,29 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createLocks, InvalidOptionError, type Locks } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
-import { KINDS, openPlace, type Place, until } from './places.js'
+import { STORE_KINDS, openStoreFixture, type StoreFixture, until } from '../../../testbed/store-fixtures.js'
 
 let unique = 0
 const fresh = (): string => `limit-${process.pid}-${++unique}`
 
-describe.each(KINDS)('a limiter on %s', (kind) => {
-  let place: Place
+describe.each(STORE_KINDS)('a limiter on %s', (kind) => {
+  let fixture: StoreFixture
   let one: Locks
   let two: Locks
 
   beforeAll(async () => {
-    place = await openPlace(kind)
-    one = createLocks(place.store())
-    two = createLocks(place.store())
+    fixture = await openStoreFixture(kind)
+    one = createLocks(fixture.store())
+    two = createLocks(fixture.store())
   })
 
   afterAll(async () => {
     await one.close()
     await two.close()
-    await place.close()
+    await fixture.close()
   })
 
-  test('lets the limit pass, over all instances, and says when to come again', async () => {
+  test('lets as many takes pass as the limit allows, over all instances, and reports when to retry', async () => {
     const name = fresh()
     const options = { limit: 3, per: '1h' } as const
     const [a, b] = [one.limiter(name, options), two.limiter(name, options)]
@@ -38,7 +38,7 @@ describe.each(KINDS)('a limiter on %s', (kind) => {
     expect(await b.take('another')).toMatchObject({ allowed: true, remaining: 2 })
   })
 
-  test('whoever comes again when told passes, with half a second as well as with an hour', async () => {
+  test('passes a take that is retried after the reported time, with half a second as well as with an hour', async () => {
     const limiter = one.limiter(fresh(), { limit: 2, per: '500ms' })
     await limiter.take('user', 2)
     const { allowed, retryAfterMs } = await limiter.take('user')
@@ -49,18 +49,18 @@ describe.each(KINDS)('a limiter on %s', (kind) => {
     expect((await limiter.take('user')).allowed).toBe(true)
   })
 
-  test('a sliding window never lets more pass in any stretch of its length', async () => {
+  test('never lets more pass in any interval of the length of a sliding window', async () => {
     const options = { limit: 3, per: '600ms', algorithm: 'sliding-window' } as const
     const limiter = one.limiter(fresh(), options)
     const began = performance.now()
     expect((await limiter.take('user', 3)).allowed).toBe(true)
-    // A bucket would let one pass after a third of the time.
-    await until('it lets one pass again', async () => (await limiter.take('user')).allowed)
+    // A token bucket would let one pass after a third of the time.
+    await until('the limiter lets one pass again', async () => (await limiter.take('user')).allowed)
     expect(performance.now() - began).toBeGreaterThanOrEqual(598)
     expect(await limiter.take('user', 2)).toMatchObject({ allowed: true, remaining: 0 })
   })
 
-  test('of many at the same moment exactly the limit passes, and each is told what was left after it', async () => {
+  test('lets exactly the limit of many simultaneous takes pass, and tells each what was left after it', async () => {
     const name = fresh()
     const limiters = [one, two].map((locks) => locks.limiter(name, { limit: 50, per: '1h' }))
     const answers = await Promise.all(
@@ -71,7 +71,7 @@ describe.each(KINDS)('a limiter on %s', (kind) => {
     expect(allowed.map((answer) => answer.remaining).sort((a, b) => a - b)).toEqual([...Array(50).keys()])
   })
 
-  test('takes from several limits all or nothing', async () => {
+  test('charges several limits together or not at all', async () => {
     const name = fresh()
     const both = one.limiter(name, {
       limits: [
@@ -82,13 +82,13 @@ describe.each(KINDS)('a limiter on %s', (kind) => {
     expect(await both.take('user', 3)).toMatchObject({ allowed: true, remaining: 0 })
     expect((await both.take('user', 2)).allowed).toBe(false)
     const other = await Promise.all([both.take('other', 2), both.take('other', 2), both.take('other', 1)])
-    // The second is refused by the first limit, and leaves the other limit alone.
+    // The second take is refused by the first limit, and does not charge the other one.
     expect(other.map((answer) => answer.allowed)).toEqual([true, false, true])
     expect(await both.take('other', 0)).toMatchObject({ remaining: 0 })
     expect((await both.take('user', 2)).retryAfterMs).toBeGreaterThan(1_000_000)
   })
 
-  test('what can never pass is told so, and charges nothing', async () => {
+  test('reports that a take can never pass, and charges nothing', async () => {
     const limiter = one.limiter(fresh(), { limit: 10, per: '1h', burst: 4 })
     expect(await limiter.take('user', 5)).toMatchObject({
       allowed: false,
@@ -102,8 +102,8 @@ describe.each(KINDS)('a limiter on %s', (kind) => {
     await expect(nothing.wait('user')).rejects.toThrow(InvalidOptionError)
   })
 
-  test('waiting serves first come, first served, and asks no more often than the limit allows', async () => {
-    const store = faulty(place.store())
+  test('serves waiting takes in order, and asks the store no more often than the limit allows', async () => {
+    const store = faulty(fixture.store())
     const locks = createLocks(store)
     const limiter = locks.limiter(fresh(), { limit: 20, per: '1s', burst: 2 })
     const order: number[] = []
@@ -115,14 +115,14 @@ describe.each(KINDS)('a limiter on %s', (kind) => {
       }),
     )
     expect(order).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
-    // Nine in all, two of them at once, one every 50 ms.
+    // Nine takes: two at once, then one every 50 ms.
     expect(performance.now() - began).toBeGreaterThanOrEqual(345)
     expect(store.calls.filter(({ call }) => call === 'take').length).toBeLessThan(40)
     await locks.close()
   })
 
-  test('a key that cannot pass yet is refused without asking the store', async () => {
-    const store = faulty(place.store())
+  test('refuses a key that cannot pass yet without asking the store', async () => {
+    const store = faulty(fixture.store())
     const locks = createLocks(store)
     const limiter = locks.limiter(fresh(), { limit: 4, per: '1h' })
     await limiter.take('user', 3)
@@ -134,7 +134,7 @@ describe.each(KINDS)('a limiter on %s', (kind) => {
       expect(retryAfterMs).toBeLessThanOrEqual(900_000)
     }
     expect(store.calls.length).toBe(asked)
-    // What costs less may pass.
+    // A smaller cost may pass.
     expect((await limiter.take('user', 1)).allowed).toBe(true)
     await locks.close()
   })

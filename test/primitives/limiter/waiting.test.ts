@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { ClosedError, createLocks, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
 
-test('a wait can be cancelled, at once and with its own reason, and those behind go on', async () => {
+test('a wait can be cancelled at once and with its own reason, and the waits behind it continue', async () => {
   const locks = createLocks(memory())
   const limiter = locks.limiter('api', { limit: 1, per: '1s', burst: 5 })
   await limiter.take('user', 5)
@@ -14,12 +14,12 @@ test('a wait can be cancelled, at once and with its own reason, and those behind
   controller.abort(reason)
   await expect(large).rejects.toBe(reason)
   await small
-  // Not after the five seconds that the large one would have needed first.
+  // Less than the five seconds that the large take would have needed first.
   expect(performance.now() - began).toBeLessThan(4_500)
   await expect(limiter.wait('user', { signal: controller.signal })).rejects.toBe(reason)
 })
 
-test('what was taken for one who left meanwhile is left to those behind him', async () => {
+test('permits taken for a caller that left meanwhile go to the next waiting take', async () => {
   const store = faulty(memory())
   const locks = createLocks(store)
   const limiter = locks.limiter('api', { limit: 1, per: '1h' })
@@ -49,7 +49,7 @@ test('close() ends every wait, and nothing is taken afterwards', async () => {
   await expect(limiter.wait('another')).rejects.toThrow(ClosedError)
 })
 
-test('an outage ends the waits of all who wait', async () => {
+test('an outage ends all waits', async () => {
   const store = faulty(memory())
   const locks = createLocks(store)
   const limiter = locks.limiter('api', { limit: 1, per: '1h' })

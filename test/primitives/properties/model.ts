@@ -1,81 +1,92 @@
 /**
- * What must be inside at any moment, said as simply as possible: a list of those inside and a line, first come first
- * served. Random commands are given to it and to the real thing, which must agree after each of them.
+ * The expected holders at any moment, as simply as possible: a list of holders and a queue, first come first served.
+ * Random commands are given to the model and to the real primitive, which must agree after each of them.
  */
 import { strict as assert } from 'node:assert'
 import fc from 'fast-check'
 import { ALL, type Store } from '../../../src/store.js'
-import { type Door, type DoorKind, MORTAL_TTL, type Person, openDoor, type Wish } from './doors.js'
-import { VirtualWorld } from './virtual-world.js'
+import {
+  type AcquireSubject,
+  type SubjectKind,
+  EXPIRING_TTL,
+  type SubjectAcquisition,
+  openSubject,
+  type AcquireWish,
+} from './subjects.js'
+import { VirtualWorld } from '../../../testbed/virtual-world.js'
 
-/** After this nobody mortal is left, and whoever waited for them has noticed. */
-const A_LIFETIME = MORTAL_TTL + 4_000
+/** A_LIFETIME: after this time every lease that is not renewed has expired, and its waiters have noticed. */
+const A_LIFETIME = EXPIRING_TTL + 4_000
 
-interface Guest extends Wish {
+interface ModelCaller extends AcquireWish {
   id: number
 }
 
 class Model {
-  inside: Guest[] = []
-  line: Guest[] = []
+  holders: ModelCaller[] = []
+  queue: ModelCaller[] = []
   readonly capacity: number
 
   constructor(capacity: number) {
     this.capacity = capacity
   }
 
-  fits({ weight }: Guest): boolean {
-    return this.inside.reduce((sum, guest) => sum + guest.weight, weight) <= this.capacity
+  fits({ weight }: ModelCaller): boolean {
+    return this.holders.reduce((sum, caller) => sum + caller.weight, weight) <= this.capacity
   }
 
-  /** True if it comes in or stands in line. */
-  ask(guest: Guest): boolean {
-    if (guest.steal) this.inside = []
-    if (guest.steal || (this.line.length === 0 && this.fits(guest))) this.inside.push(guest)
-    else if (guest.once) return false
-    else this.line.push(guest)
+  /** Returns true if it holds or is queued. */
+  ask(caller: ModelCaller): boolean {
+    if (caller.steal) this.holders = []
+    if (caller.steal || (this.queue.length === 0 && this.fits(caller))) this.holders.push(caller)
+    else if (caller.once) return false
+    else this.queue.push(caller)
     return true
   }
 
   leave(id: number): void {
-    this.inside = this.inside.filter((guest) => guest.id !== id)
-    this.line = this.line.filter((guest) => guest.id !== id)
+    this.holders = this.holders.filter((caller) => caller.id !== id)
+    this.queue = this.queue.filter((caller) => caller.id !== id)
     this.serve()
   }
 
-  /** The mortal are gone. */
+  /** Removes the holders whose leases are not renewed. */
   outlive(): void {
-    this.inside = this.inside.filter(({ mortal }) => !mortal)
+    this.holders = this.holders.filter(({ expires }) => !expires)
     this.serve()
   }
 
   serve(): void {
-    for (let head = this.line[0]; head && this.fits(head); head = this.line[0]) {
-      this.line.shift()
-      this.inside.push(head)
+    for (let head = this.queue[0]; head && this.fits(head); head = this.queue[0]) {
+      this.queue.shift()
+      this.holders.push(head)
     }
   }
 }
 
-/** The real thing. */
+/** The real primitive. */
 interface Real {
   world: VirtualWorld
   store: Store
-  door: Door
-  people: Person[]
+  subject: AcquireSubject
+  callers: SubjectAcquisition[]
 }
 
 const byNumber = (a: number, b: number): number => a - b
 
-async function agree({ inside, line, capacity }: Model, { world, store, door, people }: Real): Promise<void> {
+async function agree({ holders, queue, capacity }: Model, { world, store, subject, callers }: Real): Promise<void> {
   await world.settle()
-  const really = people.filter((person) => person.inside() && person.over === undefined).map(({ id }) => id)
-  assert.deepEqual(really.sort(byNumber), inside.map(({ id }) => id).sort(byNumber), 'who is inside')
-  const waiting = people.filter((person) => !person.entered && person.over === undefined).map(({ id }) => id)
-  assert.deepEqual(waiting.sort(byNumber), line.map(({ id }) => id).sort(byNumber), 'who waits')
-  const seen = await store.inspect?.(door.key)
+  const really = callers
+    .filter((acquisition) => acquisition.holds() && acquisition.over === undefined)
+    .map(({ id }) => id)
+  assert.deepEqual(really.sort(byNumber), holders.map(({ id }) => id).sort(byNumber), 'the holders')
+  const waiting = callers
+    .filter((acquisition) => !acquisition.hasHeld && acquisition.over === undefined)
+    .map(({ id }) => id)
+  assert.deepEqual(waiting.sort(byNumber), queue.map(({ id }) => id).sort(byNumber), 'the waiters')
+  const seen = await store.inspect?.(subject.key)
   const weights = seen?.holders.map(({ weight }) => weight) ?? []
-  assert.deepEqual(weights.sort(byNumber), inside.map(({ weight }) => weight).sort(byNumber), 'what the store holds')
+  assert.deepEqual(weights.sort(byNumber), holders.map(({ weight }) => weight).sort(byNumber), 'what the store holds')
   assert.ok(weights.reduce((sum, weight) => sum + weight, 0) <= capacity, `${weights} of ${capacity}`)
 }
 
@@ -92,54 +103,54 @@ function step(name: string, check: (model: Model) => boolean, run: (model: Model
   }
 }
 
-const ask = (which: number, over: Partial<Wish>): Step =>
+const ask = (which: number, over: Partial<AcquireWish>): Step =>
   step(
     `ask(${which}${Object.keys(over).map((key) => `, ${key}`)})`,
     () => true,
     async (model, real) => {
-      const { door, people, world } = real
-      const weight = over.steal && door.steals ? ALL : (door.weights[which % door.weights.length] as number)
-      // A request is always renewed, and only a request can be a thief.
-      const wish: Wish = {
+      const { subject, callers, world } = real
+      const weight = over.steal && subject.steals ? ALL : (subject.weights[which % subject.weights.length] as number)
+      // A request is always renewed, and only a request can steal.
+      const wish: AcquireWish = {
         weight,
         once: over.once === true,
-        mortal: over.mortal === true && !door.steals,
-        steal: over.steal === true && door.steals,
+        expires: over.expires === true && !subject.steals,
+        steal: over.steal === true && subject.steals,
       }
-      const id = people.length
-      const person = door.ask(id, wish)
-      people.push(person)
-      const had = model.inside.map((guest) => guest.id)
+      const id = callers.length
+      const acquisition = subject.ask(id, wish)
+      callers.push(acquisition)
+      const had = model.holders.map((caller) => caller.id)
       const accepted = model.ask({ ...wish, id })
       await world.settle()
-      if (!accepted) assert.match(String(person.over), /refused|LockTimeoutError/, `${id} is refused at once`)
-      if (wish.steal) for (const robbed of had) assert.equal(people[robbed]?.over, 'AbortError', `${robbed} is robbed`)
+      if (!accepted) assert.match(String(acquisition.over), /refused|LockTimeoutError/, `${id} is refused at once`)
+      if (wish.steal) for (const stolen of had) assert.equal(callers[stolen]?.over, 'AbortError', `${stolen} is stolen`)
     },
   )
 
-const letGo = (which: number): Step =>
+const release = (which: number): Step =>
   step(
-    `letGo(${which})`,
-    (model) => model.inside.length > 0,
-    async (model, { people }) => {
-      const { id } = model.inside[which % model.inside.length] as Guest
+    `release(${which})`,
+    (model) => model.holders.length > 0,
+    async (model, { callers }) => {
+      const { id } = model.holders[which % model.holders.length] as ModelCaller
       model.leave(id)
-      const person = people[id] as Person
-      await person.letGo()
-      assert.equal(person.over, 'released', `${id} held it until now`)
+      const acquisition = callers[id] as SubjectAcquisition
+      await acquisition.release()
+      assert.equal(acquisition.over, 'released', `${id} held it until its release`)
     },
   )
 
 const cancel = (which: number): Step =>
   step(
     `cancel(${which})`,
-    (model) => model.line.length > 0,
-    async (model, { people, world }) => {
-      const { id } = model.line[which % model.line.length] as Guest
+    (model) => model.queue.length > 0,
+    async (model, { callers, world }) => {
+      const { id } = model.queue[which % model.queue.length] as ModelCaller
       model.leave(id)
-      people[id]?.cancel()
+      callers[id]?.cancel()
       await world.settle()
-      assert.equal(people[id]?.over, 'AbortError')
+      assert.equal(callers[id]?.over, 'AbortError')
     },
   )
 
@@ -153,14 +164,14 @@ const pass = (ms: number): Step =>
 const outlive = (): Step =>
   step(
     'outlive()',
-    (model) => model.inside.some(({ mortal }) => mortal),
+    (model) => model.holders.some(({ expires }) => expires),
     async (model, { world }) => {
       model.outlive()
       await world.pass(A_LIFETIME)
     },
   )
 
-/** At most so many: what they say takes less time than a mortal lives. */
+/** MOST_STEPS: with more, the steps could take longer than the lease of a holder that is not renewed. */
 const MOST_STEPS = 40
 const LONGEST_PAUSE = 400
 
@@ -170,10 +181,10 @@ const steps = fc.commands(
     any.map((which) => ask(which, {})),
     any.map((which) => ask(which, {})),
     any.map((which) => ask(which, { once: true })),
-    any.map((which) => ask(which, { once: true, mortal: true })),
+    any.map((which) => ask(which, { once: true, expires: true })),
     any.map((which) => ask(which, { steal: true })),
-    any.map(letGo),
-    any.map(letGo),
+    any.map(release),
+    any.map(release),
     any.map(cancel),
     fc.integer({ min: 1, max: LONGEST_PAUSE }).map(pass),
     fc.constant(outlive()),
@@ -181,23 +192,23 @@ const steps = fc.commands(
   { maxCommands: MOST_STEPS, size: 'max' },
 )
 
-/** Whatever is asked in whatever order: the model is right, and in the end nothing is left. */
-export function agreement(kind: DoorKind, storeIn: (world: VirtualWorld) => Store): fc.IAsyncProperty<unknown> {
+/** The model is right for any commands in any order, and nothing is left in the end. */
+export function agreement(kind: SubjectKind, storeIn: (world: VirtualWorld) => Store): fc.IAsyncProperty<unknown> {
   return fc.asyncProperty(steps, fc.nat(), fc.integer({ min: 1, max: 5 }), async (commands, seed, permits) => {
     const world = new VirtualWorld(seed)
     const store = storeIn(world)
-    const door = openDoor(kind, store, world, permits)
-    const real: Real = { world, store, door, people: [] }
-    const model = new Model(door.capacity)
+    const subject = openSubject(kind, store, world, permits)
+    const real: Real = { world, store, subject, callers: [] }
+    const model = new Model(subject.capacity)
     await fc.asyncModelRun(() => ({ model, real }), commands)
-    // Everybody who waits gets in once those inside let go.
-    while (model.inside.length > 0) await letGo(0).run(model, real)
-    assert.deepEqual(model.line, [])
-    // And nothing is held after close, whoever held or waited.
+    // Every waiter holds once the holders have released.
+    while (model.holders.length > 0) await release(0).run(model, real)
+    assert.deepEqual(model.queue, [])
+    // Nothing is held after close, neither by holders nor by waiters.
     for (let i = 0; i < 3; i++) await ask(i, {}).run(model, real)
-    const closing = door.close()
+    const closing = subject.close()
     await world.pass(1)
     await closing
-    assert.deepEqual(await store.inspect?.(door.key), { holders: [], waiters: [] })
+    assert.deepEqual(await store.inspect?.(subject.key), { holders: [], waiters: [] })
   })
 }

@@ -1,53 +1,53 @@
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Store } from '../../../src/store.js'
-import { kinds, type Place } from '../../support/places.js'
+import { suiteKinds, type Fixture } from '../../../testbed/fixtures.js'
 import { mutants } from '../../conformance/mutants.js'
 import { unharmed } from '../../conformance/mutate.js'
-import { crowd, errands, type Venue } from './crowd.js'
+import { contention, severalNames, type PropertyClients } from './store-properties.js'
 
-/** Bounded: the long campaigns are those in virtual time. A failure prints the seed and the path that repeat it. */
+/** Few runs: the long campaigns use virtual time. A failure prints the seed and the path that repeat it. */
 const RUNS = { numRuns: 6, endOnFailure: true }
 
-for (const kind of Object.values(kinds)) {
-  describe.concurrent(`${kind.name}: whoever comes in whatever order`, () => {
-    let place: Place
+for (const kind of suiteKinds()) {
+  describe.concurrent(`${kind.name}: any callers in any order`, () => {
+    let fixture: Fixture
     const clients: Store[] = []
-    const venue: Venue = { clients, patienceMs: 20_000 }
+    const shared: PropertyClients = { clients, patienceMs: 20_000 }
 
     beforeAll(async () => {
-      place = await kind.open()
-      for (let i = 0; i < 3; i++) clients.push(await place.store())
+      fixture = await kind.open()
+      for (let i = 0; i < 3; i++) clients.push(await fixture.store())
     })
 
     afterAll(async () => {
       for (const client of clients) await client.close()
-      await place.close()
+      await fixture.close()
     })
 
-    test('never more permits than there are, first come first served, and everybody gets in', () =>
-      fc.assert(crowd(venue, 'semaphore'), RUNS))
-    test('a writer is alone, first come first served, and everybody gets in', () =>
-      fc.assert(crowd(venue, 'readWrite'), RUNS))
-    test('several names at once: all or nothing, and no deadlock', () => fc.assert(errands(venue), RUNS))
+    test('never hold more permits than there are, are served in order, and are all served', () =>
+      fc.assert(contention(shared, 'semaphore'), RUNS))
+    test('exclude all others as a writer, are served in order, and are all served', () =>
+      fc.assert(contention(shared, 'readWrite'), RUNS))
+    test('hold several names all or none, without deadlock', () => fc.assert(severalNames(shared), RUNS))
   })
 }
 
-describe.concurrent('these can fail', () => {
+describe.concurrent('the properties can fail', () => {
   const properties = {
-    semaphore: (venue: Venue) => crowd(venue, 'semaphore'),
-    readWrite: (venue: Venue) => crowd(venue, 'readWrite'),
-    errands,
+    semaphore: (shared: PropertyClients) => contention(shared, 'semaphore'),
+    readWrite: (shared: PropertyClients) => contention(shared, 'readWrite'),
+    severalNames,
   }
-  const mistakes: [keyof typeof properties, string][] = [
+  const defects: [keyof typeof properties, string][] = [
     ['semaphore', 'capacity is off by one'],
-    ['semaphore', 'last come, first served'],
+    ['semaphore', 'the last waiter is served first'],
     ['readWrite', 'a lock is 1 of 1 beside readers that are 1 of everything'],
-    ['readWrite', 'last come, first served'],
-    ['errands', 'all or none says none and leaves some'],
+    ['readWrite', 'the last waiter is served first'],
+    ['severalNames', 'an atomic batch reports no grant and keeps some'],
   ]
 
-  test.each(mistakes)('%s, when %s', async (property, what) => {
+  test.each(defects)('%s, if %s', async (property, what) => {
     const open = mutants.find((mutant) => mutant.what === what)?.store as () => Store
     const judge = (store: Store, numRuns: number): Promise<fc.RunDetails<unknown>> =>
       fc.check(properties[property]({ clients: [store], patienceMs: 5_000 }), {

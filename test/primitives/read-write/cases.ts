@@ -10,11 +10,11 @@ import {
   SelfDeadlockError,
   UnsupportedError,
 } from '../../../src/index.js'
-import type { Bench, Case } from '../../../src/testing/index.js'
+import type { TestContext, Case } from '../../../src/testing/index.js'
 
-/** Independent clients and the same name on each. */
+/** Independent clients, each with a lock of the same name. */
 async function clients(
-  t: Bench,
+  t: TestContext,
   count: number,
   name = t.name(),
 ): Promise<{ name: string; all: [Locks, ReadWriteLock][] }> {
@@ -22,24 +22,24 @@ async function clients(
   for (let i = 0; i < count; i++) {
     const store = await t.client()
     const locks = await t.locks({}, store)
-    all.push([locks, locks.readWrite(name, store.features.line ? {} : { starvation: 'accepted' })])
+    all.push([locks, locks.readWrite(name, store.features.queue ? {} : { starvation: 'accepted' })])
   }
   return { name, all }
 }
 
-async function locksOf(t: Bench, count: number): Promise<{ name: string; rw: ReadWriteLock[]; locks: Locks[] }> {
+async function locksOf(t: TestContext, count: number): Promise<{ name: string; rw: ReadWriteLock[]; locks: Locks[] }> {
   const { name, all } = await clients(t, count)
   return { name, locks: all.map(([locks]) => locks), rw: all.map(([, rw]) => rw) }
 }
 
-/** Until so many stand in line. */
-async function inLine(t: Bench, locks: Locks, name: string, count: number): Promise<void> {
-  await t.until(`${count} in line`, async () => (await locks.waiters(name)).length === count)
+/** Waits until this many are queued. */
+async function untilQueued(t: TestContext, locks: Locks, name: string, count: number): Promise<void> {
+  await t.until(`${count} in the queue`, async () => (await locks.waiters(name)).length === count)
 }
 
 export const readWriteCases: Case[] = [
   {
-    name: 'readers of several clients share',
+    name: 'readers of several clients hold at the same time',
     async run(t) {
       const { rw } = await locksOf(t, 3)
       const readers = await Promise.all([...rw, ...rw].map((config) => config.acquireRead({ wait: 0 })))
@@ -72,7 +72,7 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'read and write resolve with what the function returned, reject with what it threw, and let go',
+    name: 'read() and write() resolve with the result of the function, reject with its error, and release',
     async run(t) {
       const { rw } = await locksOf(t, 2)
       const [a, b] = rw as [ReadWriteLock, ReadWriteLock]
@@ -93,7 +93,7 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'a writer lets nobody read what it has half written',
+    name: 'a reader never sees what a writer has half written',
     async run(t) {
       const { rw } = await locksOf(t, 3)
       const page = { left: 0, right: 0 }
@@ -127,14 +127,14 @@ export const readWriteCases: Case[] = [
       await t.until('its time has passed', () => !dead.isHeld)
       await t.sleep(400)
       assert.ok(alive.isHeld)
-      await assert.rejects(b.acquireWrite({ wait: 0 }), LockTimeoutError, 'the reader that lives still holds')
+      await assert.rejects(b.acquireWrite({ wait: 0 }), LockTimeoutError, 'the living reader still holds')
       await alive.release()
       const writer = await t.settled('the writer writes', writing)
       assert.ok(writer.isHeld)
     },
   },
   {
-    name: 'a dead writer lets readers in when its time has passed',
+    name: 'a dead writer lets readers in when its lease has expired',
     async run(t) {
       const { rw } = await locksOf(t, 2)
       const [a, b] = rw as [ReadWriteLock, ReadWriteLock]
@@ -161,7 +161,7 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'a writer cut off by force is told, and write rejects although its function returned',
+    name: 'a writer that is revoked is told, and write() rejects although its function returned',
     needs: ['revoke'],
     async run(t) {
       const { name, rw, locks } = await locksOf(t, 2)
@@ -178,7 +178,7 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'inside its own callback, asking for the same name again is refused at once; detached work may wait',
+    name: 'acquiring the same name again inside its own callback rejects at once, and detached work may wait',
     async run(t) {
       const { rw } = await locksOf(t, 2)
       const [config, elsewhere] = rw as [ReadWriteLock, ReadWriteLock]
@@ -217,13 +217,13 @@ export const readWriteCases: Case[] = [
       await t.sleep(50)
       cancel.abort(new Error('enough'))
       await outcome
-      // The writer's place would keep this reader out.
-      const next = await t.settled('a reader comes in', b.acquireRead())
+      // A queue entry of the writer would keep this reader out.
+      const next = await t.settled('a reader is granted', b.acquireRead())
       assert.ok(reader.isHeld && next.isHeld)
     },
   },
   {
-    name: 'closing ends those who wait and frees what is held',
+    name: 'close() rejects the waiters and releases what is held',
     async run(t) {
       const { name, rw, locks } = await locksOf(t, 2)
       const [a, b] = rw as [ReadWriteLock, ReadWriteLock]
@@ -242,7 +242,7 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'bad input is named before anything is touched',
+    name: 'bad input is reported before any request is sent',
     async run(t) {
       const { rw, locks } = await locksOf(t, 1)
       const [config] = rw as [ReadWriteLock]
@@ -264,14 +264,14 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'without further ado it comes with the promise that nobody starves',
-    needs: ['line'],
+    name: 'a read-write lock by default guarantees that no waiter starves',
+    needs: ['queue'],
     async run(t) {
       const locks = await t.locks()
       assert.equal(await locks.readWrite(t.name()).write(() => 1), 1)
     },
     otherwise: {
-      name: 'a store without a line refuses unless starvation is accepted, and says what to use instead',
+      name: 'a store without a queue rejects unless starvation is accepted, and says what to use instead',
       async run(t) {
         const locks = await t.locks()
         assert.throws(
@@ -279,7 +279,7 @@ export const readWriteCases: Case[] = [
           (error) => {
             assert.ok(error instanceof UnsupportedError)
             assert.match(error.message, /starvation: 'accepted'/)
-            assert.match(error.message, /SQLite, Redis or PostgreSQL lease-table/)
+            assert.match(error.message, /or use memory, sqlite, redis, postgres or etcd/)
             return true
           },
         )
@@ -287,8 +287,8 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'readers who come after a waiting writer wait behind it, and come in together after it',
-    needs: ['line'],
+    name: 'readers that arrive after a waiting writer wait behind it, and are granted together after it',
+    needs: ['queue'],
     async run(t) {
       const { name, rw, locks } = await locksOf(t, 4)
       const [a, b, c, d] = rw as [ReadWriteLock, ReadWriteLock, ReadWriteLock, ReadWriteLock]
@@ -301,9 +301,9 @@ export const readWriteCases: Case[] = [
         return lock
       }
       const writing = noted('writer', b.acquireWrite())
-      await inLine(t, looking, name, 1)
+      await untilQueued(t, looking, name, 1)
       const reading = [noted('reader', c.acquireRead()), noted('reader', d.acquireRead())]
-      await inLine(t, looking, name, 3)
+      await untilQueued(t, looking, name, 3)
       await reader.release()
       const writer = await t.settled('the writer writes', writing)
       assert.deepEqual(order, ['writer'])
@@ -314,8 +314,8 @@ export const readWriteCases: Case[] = [
     },
   },
   {
-    name: 'readers and writers of several clients are served in the order in which they came',
-    needs: ['line'],
+    name: 'readers and writers of several clients are served in the order of their arrival',
+    needs: ['queue'],
     async run(t) {
       const { name, rw, locks } = await locksOf(t, 8)
       const looking = locks[0] as Locks
@@ -331,17 +331,17 @@ export const readWriteCases: Case[] = [
             await t.sleep(2)
           }),
         )
-        await inLine(t, looking, name, i + 1)
+        await untilQueued(t, looking, name, i + 1)
       }
       await first.release()
       await t.settled('all are served', Promise.all(served))
-      // Readers that come in together may be told in any order.
+      // Readers that are granted together may be told in any order.
       assert.deepEqual([...order.slice(0, 2), ...order.slice(2, 4).sort(), ...order.slice(4)], [0, 1, 2, 3, 4, 5, 6])
     },
   },
   {
-    name: 'a steady stream of readers does not keep a writer out',
-    needs: ['line'],
+    name: 'a steady flow of readers does not starve a writer',
+    needs: ['queue'],
     async run(t) {
       const { rw } = await locksOf(t, 3)
       let over = false
@@ -366,7 +366,7 @@ export const readWriteCases: Case[] = [
       over = true
       await writer.release()
       await Promise.all(stream)
-      // Each of the six may have been on its way to the store when the writer asked.
+      // Each of the six readers may have been in flight to the store when the writer asked.
       assert.ok(readsBehind <= 12, `${readsBehind} reads overtook the writer`)
     },
   },

@@ -1,4 +1,4 @@
-import { everywhere } from '../../support/places.js'
+import { everywhere } from '../../../testbed/fixtures.js'
 import { readWriteCases } from './cases.js'
 
 everywhere(readWriteCases)

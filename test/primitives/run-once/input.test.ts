@@ -11,7 +11,7 @@ import type { Store } from '../../../src/store.js'
 
 const locks = createLocks(memory())
 
-test('a store that remembers no results says so', async () => {
+test('a store that cannot record results says so', async () => {
   const store = Object.assign(memory(), { features: { ...memory().features, values: false } }) as Store
   await expect(createLocks(store).runOnce('job', () => 1)).rejects.toThrow(UnsupportedError)
 })
@@ -23,7 +23,7 @@ test.each<[string, object]>([
   ['ttl', { ttl: 1 }],
   ['signal', { signal: {} }],
   ['retian', { retian: '1d' }],
-])('a wrong %s is refused before anything runs', async (option, options) => {
+])('an invalid %s is rejected before anything runs', async (option, options) => {
   let ran = false
   const failure = await locks.runOnce('job', () => (ran = true), options).catch((error: unknown) => error)
   expect(failure).toBeInstanceOf(InvalidOptionError)
@@ -41,12 +41,12 @@ test('a result that cannot be recorded is an error, and leaves the key to the ne
   expect(await locks.runOnce('odd', () => 'even')).toBe('even')
 })
 
-test('a run that asks for its own key is refused instead of waiting for itself', async () => {
+test('a run that calls runOnce for its own key is rejected instead of waiting for itself', async () => {
   const nested = locks.runOnce('outer', () => locks.runOnce('outer', () => 1))
   await expect(nested).rejects.toThrow(SelfDeadlockError)
 })
 
-test('the run is told of a loss by its signal, and has a fencing token', async () => {
+test('the run learns of a loss by its signal, and has a fencing token', async () => {
   let told: unknown
   const lost = locks.runOnce('signal', async ({ signal, fencingToken }) => {
     expect(fencingToken).toBeTypeOf('bigint')
@@ -57,12 +57,12 @@ test('the run is told of a loss by its signal, and has a fencing token', async (
   expect(told).toBeInstanceOf(LockLostError)
 })
 
-test('locks has no once(): beside on() and off() it would be taken for a listener', () => {
+test('locks has no once(): beside on() and off() it would look like a listener', () => {
   expect('once' in createLocks(memory())).toBe(false)
 })
 
 test.each(['mode', 'weight', 'nested', 'metadata', 'autoRenew'])(
-  'runOnce refuses %s, which means nothing to it',
+  'runOnce rejects %s, which has no effect on it',
   async (option) => {
     const fn = vi.fn()
     const call = locks.runOnce('a', fn, { [option]: 'shared' } as never)

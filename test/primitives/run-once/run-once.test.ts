@@ -1,15 +1,15 @@
 import { fork } from 'node:child_process'
 import { once as event } from 'node:events'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
-import { program } from '../../../scripts/support/programs.js'
+import { program } from '../../../testbed/programs.js'
 import { createLocks, type Locks, LockLostError, LockTimeoutError } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
-import { KINDS, openPlace, type Place } from '../limiter/places.js'
+import { STORE_KINDS, openStoreFixture, type StoreFixture } from '../../../testbed/store-fixtures.js'
 
 let unique = 0
 const fresh = (): string => `run-once-${process.pid}-${++unique}`
 
-/** Work that the test lets end. */
+/** Work that the test ends. */
 function work<T>(result: T): { fn: () => Promise<T>; began: Promise<void>; end: () => void; runs: () => number } {
   let end = (): void => {}
   let begin = (): void => {}
@@ -25,24 +25,24 @@ function work<T>(result: T): { fn: () => Promise<T>; began: Promise<void>; end: 
   return { fn, began, end, runs: () => runs }
 }
 
-describe.each(KINDS)('runOnce on %s', (kind) => {
-  let place: Place
+describe.each(STORE_KINDS)('runOnce on %s', (kind) => {
+  let fixture: StoreFixture
   let one: Locks
   let two: Locks
 
   beforeAll(async () => {
-    place = await openPlace(kind)
-    one = createLocks(place.store())
-    two = createLocks(place.store())
+    fixture = await openStoreFixture(kind)
+    one = createLocks(fixture.store())
+    two = createLocks(fixture.store())
   })
 
   afterAll(async () => {
     await one.close()
     await two.close()
-    await place.close()
+    await fixture.close()
   })
 
-  test('callers at the same time wait for one run, and later ones get what it returned', async () => {
+  test('callers at the same time wait for one run, and later ones get its result', async () => {
     const key = fresh()
     const { fn, began, end, runs } = work({ total: 42 })
     const callers = Array.from({ length: 12 }, (_, i) => (i % 2 ? one : two).runOnce(key, fn, { wait: '20s' }))
@@ -54,7 +54,7 @@ describe.each(KINDS)('runOnce on %s', (kind) => {
     expect(runs()).toBe(1)
   })
 
-  test('whoever will not wait is told that it runs, and by whom', async () => {
+  test('a caller that does not wait is told that the key is running, and who runs it', async () => {
     const key = fresh()
     const { fn, began, end } = work('done')
     const running = one.runOnce(key, fn)
@@ -71,7 +71,7 @@ describe.each(KINDS)('runOnce on %s', (kind) => {
     expect(await running).toBe('done')
   })
 
-  test('a run that throws records nothing, and one of those who wait tries next', async () => {
+  test('a run that throws records nothing, and one of the waiting callers runs next', async () => {
     const key = fresh()
     let runs = 0
     let begin = (): void => {}
@@ -89,7 +89,7 @@ describe.each(KINDS)('runOnce on %s', (kind) => {
     expect(await Promise.all(others)).toEqual([1, 1, 1])
   })
 
-  test('it runs again when its result is no longer retained', async () => {
+  test('the function runs again when its result is no longer retained', async () => {
     const key = fresh()
     let runs = 0
     const call = (locks: Locks): Promise<number> => locks.runOnce(key, () => ++runs, { retain: '300ms' })
@@ -101,7 +101,7 @@ describe.each(KINDS)('runOnce on %s', (kind) => {
     expect(seen).toBe(2)
   })
 
-  test('a runner that lost its lease records nothing, and what another recorded stays', async () => {
+  test('a runner that lost its lease records nothing, and the record of another stays', async () => {
     const key = fresh()
     const { fn, began, end } = work('mine')
     const overtaken = one.runOnce(key, fn)
@@ -113,7 +113,7 @@ describe.each(KINDS)('runOnce on %s', (kind) => {
     expect(await one.runOnce(key, () => 'again')).toBe('theirs')
   })
 
-  test('everybody gets the same result, the runner too: what JSON makes of it', async () => {
+  test('all callers get the same result, including the runner: its JSON form', async () => {
     const results = [undefined, null, 0, '', [1, { a: null }], { at: new Date(0) }]
     for (const result of results) {
       const key = fresh()
@@ -127,8 +127,8 @@ describe.each(KINDS)('runOnce on %s', (kind) => {
     expect(await two.runOnce(key, () => 'another')).toBe(large)
   })
 
-  test('a result that was recorded although nobody heard of it counts', async () => {
-    const store = faulty(place.store(), [], { timeoutMs: 300 })
+  test('a result that was recorded counts even if the reply was lost', async () => {
+    const store = faulty(fixture.store(), [], { timeoutMs: 300 })
     const locks = createLocks(store, { ttl: '5s' })
     const key = fresh()
     const records = (items: { value?: string }[]): boolean => items.some(({ value }) => value !== undefined)
@@ -142,10 +142,10 @@ describe.each(KINDS)('runOnce on %s', (kind) => {
   // The memory of a process dies with it.
   if (kind === 'memory') return
 
-  test('when the runner dies in the middle, another runs it', async () => {
+  test('when the runner dies, another caller runs the function', async () => {
     const key = fresh()
-    const file = program(new URL('caller.child.ts', import.meta.url))
-    const victim = fork(file, [kind, place.at, key, '1', '60000'], { execArgv: [] })
+    const file = program(new URL('../../../testbed/children/run-once-caller.child.ts', import.meta.url))
+    const victim = fork(file, [kind, fixture.at, key, '1', '60000'], { execArgv: [] })
     onTestFinished(() => void victim.kill('SIGKILL'))
     expect((await event(victim, 'message'))[0]).toHaveProperty('running')
     const rescued = one.runOnce(key, () => 'rescued', { wait: '20s' })

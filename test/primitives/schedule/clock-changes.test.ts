@@ -1,6 +1,6 @@
-/** The days on which clocks are set forward or back, reckoned independently with Intl, minute by minute. */
+/** The days on which clocks are set forward or back, computed independently with Intl, minute by minute. */
 import { describe, expect, test } from 'vitest'
-import { Ticks } from '../../../src/primitives/schedule-cron.js'
+import { Ticks } from '../../../src/primitives/schedule/cron.js'
 
 const MINUTE = 60_000
 const HOUR = 60 * MINUTE
@@ -18,14 +18,14 @@ describe('30 2,14 * * * in Berlin', () => {
   })
 })
 
-test('times that fall into the same gap are one run, and lists of seconds are fixed times, too', () => {
+test('fixed times that fall into the same gap are one run, and lists of seconds count as fixed times', () => {
   const half = new Ticks('0,30 2 * * *', 'Europe/Berlin')
   expect(following(half, '2027-03-27T20:00:00Z', 2)).toEqual(['03-28T01:00', '03-29T00:00'])
   const seconds = new Ticks('0,15 30 2 * * *', 'Europe/Berlin')
   expect(following(seconds, '2026-10-24T20:00:00Z', 3)).toEqual(['10-25T00:30', '10-25T00:30', '10-26T01:30'])
 })
 
-test('intervals run at each of their instants', () => {
+test('an interval runs at each of its instants', () => {
   const ticks = new Ticks('30 2-3 * * *', 'Europe/Berlin')
   expect(following(ticks, '2026-10-24T20:00:00Z', 3)).toEqual(['10-25T00:30', '10-25T01:30', '10-25T02:30'])
 })
@@ -45,7 +45,7 @@ describe.each(ZONES)('fixed times in %s', (zone) => {
       const found: number[] = []
       for (let at = ticks.after(from); at !== undefined && at <= to; at = ticks.after(at)) found.push(at)
       expect(found.map(iso)).toEqual(expected.map(iso))
-      // Looking back from any moment finds the same ticks.
+      // Searching backwards from any moment finds the same ticks.
       for (const [i, tick] of found.entries()) {
         expect(ticks.upTo(tick)).toBe(tick)
         if (i > 0) expect(ticks.upTo(tick - 1)).toBe(found[i - 1])
@@ -64,7 +64,7 @@ function following(ticks: Ticks, from: string, count: number): string[] {
   return found
 }
 
-/** What clocks show there, as if it were UTC. */
+/** The local time there, as if it were UTC. */
 function local(zone: string): (time: number) => number {
   const format = new Intl.DateTimeFormat('en-CA', {
     timeZone: zone,

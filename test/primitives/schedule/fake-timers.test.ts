@@ -1,4 +1,4 @@
-/** The page "Test your code" says how: a test with fake timers goes through days in milliseconds. */
+/** As the page "Test your code" describes: a test with fake timers passes days in milliseconds. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { createLocks, memory } from '../../../src/index.js'
 
@@ -40,7 +40,7 @@ test('a lock follows fake timers: renewed while they advance, timed out, expired
   await locks.close()
 })
 
-test('time goes on after real timers are back', async () => {
+test('time continues after real timers are restored', async () => {
   const locks = createLocks(memory())
   vi.useRealTimers()
   const lock = await locks.acquire('a', { ttl: '10s', autoRenew: false })

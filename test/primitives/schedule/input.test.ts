@@ -9,6 +9,8 @@ test.each<[string, string, object]>([
   ['cron', '', {}],
   ['cron', '61 * * * *', {}],
   ['cron', '0 0 30 2 *', {}],
+  ['cron', '0 0 2 * * * 2030', {}],
+  ['cron', '0 0 2 * * * *', {}],
   ['cron', '2030-01-01T00:00:00', {}],
   ['timezone', '* * * * *', { timezone: 'Mars/Olympus' }],
   ['timezone', '* * * * *', { timezone: 1 }],
@@ -20,7 +22,7 @@ test.each<[string, string, object]>([
   ['maxHold', '* * * * *', { maxHold: 0 }],
   ['ttl', '* * * * *', { ttl: 'long' }],
   ['timezome', '* * * * *', { timezome: 'UTC' }],
-])('a wrong %s (%j, %j) is refused when it is scheduled', (option, cron, options) => {
+])('an invalid %s (%j, %j) is rejected when the job is scheduled', (option, cron, options) => {
   const make = (): unknown => locks.schedule('job', cron, () => {}, options as ScheduleOptions)
   expect(make).toThrow(InvalidOptionError)
   try {
@@ -30,12 +32,17 @@ test.each<[string, string, object]>([
   }
 })
 
-test('a job has to be a function, and a schedule has a name', () => {
+test('an expression of seven fields is refused with the fields that there are', () => {
+  const make = (): unknown => locks.schedule('job', '0 30 2 * * * 2030-2040', () => {})
+  expect(make).toThrow(/cron takes a cron expression of 5 fields, or of 6 with seconds first.*no field for years/)
+})
+
+test('a job must be a function, and a schedule must have a name', () => {
   expect(() => locks.schedule('job', '* * * * *', undefined as never)).toThrow(InvalidOptionError)
   expect(() => locks.schedule('', '* * * * *', () => {})).toThrow(InvalidOptionError)
 })
 
-test('without a time zone it means the same on all machines', async () => {
+test('a schedule without a time zone has the same ticks on all machines', async () => {
   const schedule = locks.schedule('job', '30 2 * * *', () => {})
   expect(schedule.next()[0]?.toISOString().slice(11)).toBe('02:30:00.000Z')
   expect(schedule.next(3)).toHaveLength(3)
@@ -43,7 +50,7 @@ test('without a time zone it means the same on all machines', async () => {
   await schedule.stop()
 })
 
-test.each(['now', 'values'])('a store without %s says so when it is scheduled', (missing) => {
+test.each(['now', 'values'])('a store without %s says so when a job is scheduled', (missing) => {
   const values = missing !== 'values'
   const store = Object.assign(memory(), {
     features: { ...memory().features, values },
@@ -52,7 +59,7 @@ test.each(['now', 'values'])('a store without %s says so when it is scheduled', 
   expect(() => createLocks(store).schedule('job', '* * * * *', () => {})).toThrow(UnsupportedError)
 })
 
-test('a job that throws without anyone listening becomes a warning, not the end of the process', async () => {
+test('a job that throws without an error listener causes a warning and does not end the process', async () => {
   const warned = new Promise<Error>((resolve) => process.once('warning', resolve))
   const schedule = locks.schedule('failing', '* * * * * *', () => {
     throw new Error('no luck')

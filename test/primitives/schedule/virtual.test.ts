@@ -1,27 +1,27 @@
 import { expect, test } from 'vitest'
 import { memory, type ScheduledRun, type ScheduleOptions } from '../../../src/index.js'
 import { Locks } from '../../../src/locks.js'
-import type { Schedule } from '../../../src/primitives/schedule.js'
-import type { ScheduleEvents } from '../../../src/primitives/schedule-events.js'
+import type { Schedule } from '../../../src/primitives/schedule/schedule.js'
+import type { ScheduleEvents } from '../../../src/primitives/schedule/events.js'
 import type { Store } from '../../../src/store.js'
 import { type Fault, type FaultyStore, faulty } from '../../../src/testing/index.js'
-import { VirtualWorld } from './world.js'
+import { ScheduleWorld } from './schedule-world.js'
 
-/** Instances of one schedule on one store, in a time of their own. */
+/** Instances of one schedule on one store, in virtual time. */
 class Fleet {
-  readonly world: VirtualWorld
+  readonly world: ScheduleWorld
   readonly store: FaultyStore
   readonly runs: string[] = []
   readonly told: [keyof ScheduleEvents, string][] = []
   job: (run: ScheduledRun) => unknown = () => {}
 
   constructor(start: string) {
-    this.world = new VirtualWorld(start)
-    // Not `immediate`: the store's clock is not that of the instances.
+    this.world = new ScheduleWorld(start)
+    // Not `immediate`: the clock of the store is not that of the instances.
     this.store = faulty(memory({ world: this.world }), [], { world: this.world })
   }
 
-  /** Another instance, whose clock is wrong by so much. */
+  /** Adds an instance whose clock is wrong by this much. */
   join(
     cron: string,
     options: ScheduleOptions = {},
@@ -53,7 +53,7 @@ class Fleet {
   }
 }
 
-test('runs at the times of the expression, in its time zone, also where the clocks are set back', async () => {
+test('a schedule runs at the times of the expression, in its time zone, also where the clocks are set back', async () => {
   const fleet = new Fleet('2024-11-01T12:00:00Z')
   const schedule = fleet.join('30 1 * * *', { timezone: 'America/New_York' })
   await fleet.world.settle()
@@ -93,7 +93,7 @@ test('five instances whose clocks differ by six seconds start each tick once, an
   expect(early).toEqual([])
 })
 
-test('an instance that comes late to a tick, after a short job is over, does not run it again', async () => {
+test('an instance that is late for a tick, after a short job has ended, does not run it again', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   fleet.join('* * * * *')
   await fleet.world.advanceTo('2024-01-01T00:00:55Z')
@@ -104,7 +104,7 @@ test('an instance that comes late to a tick, after a short job is over, does not
   expect(fleet.heard('elsewhere')).toEqual(['00:01:00'])
 })
 
-test('by default a tick is skipped while the job of an earlier one runs, anywhere', async () => {
+test('a tick is skipped by default while the job of an earlier one runs on any instance', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   fleet.job = () => fleet.pause(90_000)
   fleet.join('* * * * *')
@@ -114,7 +114,7 @@ test('by default a tick is skipped while the job of an earlier one runs, anywher
   expect(fleet.heard('skipped')).toEqual(['00:02:00', '00:04:00'])
 })
 
-test('or it waits for that job to end, and ticks do not pile up behind it', async () => {
+test('a tick may wait for that job to end, and ticks do not pile up behind it', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   const began: number[] = []
   fleet.job = async () => {
@@ -128,7 +128,7 @@ test('or it waits for that job to end, and ticks do not pile up behind it', asyn
   expect(fleet.heard('skipped')).toEqual(['00:03:00', '00:05:00'])
 })
 
-test('holdAtLeast keeps everybody out after a short job', async () => {
+test('holdAtLeast excludes all instances after a short job', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   fleet.join('* * * * *', { holdAtLeast: '90s' })
   fleet.join('* * * * *', { holdAtLeast: '90s' })
@@ -136,7 +136,7 @@ test('holdAtLeast keeps everybody out after a short job', async () => {
   expect(fleet.runs.map((tick) => tick.slice(14, 16))).toEqual(['01', '03', '05'])
 })
 
-test('holdAtLeast outlives the instance that stops meanwhile', async () => {
+test('holdAtLeast outlives an instance that stops meanwhile', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   const first = fleet.join('* * * * *', { holdAtLeast: '90s' })
   await fleet.world.advanceTo('2024-01-01T00:01:10Z')
@@ -146,7 +146,7 @@ test('holdAtLeast outlives the instance that stops meanwhile', async () => {
   expect(fleet.runs.map((tick) => tick.slice(14, 16))).toEqual(['01', '03'])
 })
 
-test('maxHold gives up a job that hangs: its signal aborts, and the next tick starts', async () => {
+test('maxHold ends a job that hangs: its signal aborts, and the next tick starts', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   const signals: AbortSignal[] = []
   fleet.job = ({ signal }) => {
@@ -162,15 +162,15 @@ test('maxHold gives up a job that hangs: its signal aborts, and the next tick st
   expect(fleet.runs).toHaveLength(2)
 })
 
-/** An instance that dies: nothing it asks for arrives any more. */
-function mortal(fleet: Fleet, ...faults: Fault[]): { store: Store; die: () => void } {
+/** An instance that can die: no call of it arrives any more. */
+function mortalInstance(fleet: Fleet, ...faults: Fault[]): { store: Store; die: () => void } {
   const store = faulty(fleet.store, faults, { world: fleet.world })
   return { store, die: () => void store.inject({ effect: 'lose-call', on: ['acquire', 'renew', 'release', 'now'] }) }
 }
 
-test('after a crash in the middle the tick is not repeated, and the next one runs', async () => {
+test('a tick whose instance crashed is not repeated, and the next one runs', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
-  const { store, die } = mortal(fleet)
+  const { store, die } = mortalInstance(fleet)
   fleet.job = () => new Promise(() => {})
   fleet.join('* * * * *', { ttl: '20s' }, 0, store)
   await fleet.world.advanceTo('2024-01-01T00:01:01Z')
@@ -181,11 +181,16 @@ test('after a crash in the middle the tick is not repeated, and the next one run
   expect(fleet.runs.map((tick) => tick.slice(14, 16))).toEqual(['01', '02'])
 })
 
-test('with onCrash retry another instance runs it again, and only one', async () => {
+test('a tick whose instance crashed is run again by exactly one other instance with onCrash retry', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
-  // Its lock for running lasts longer than its claim to the tick, which another gets first.
+  // The lock of the run lasts longer than the claim of the tick, which another instance gets first.
   const running = (claims: { key: string }[]): boolean => claims.every(({ key }) => !key.includes('@'))
-  const { store, die } = mortal(fleet, { effect: 'delay-call', on: 'acquire', ms: 1_500, when: running as never })
+  const { store, die } = mortalInstance(fleet, {
+    effect: 'delay-call',
+    on: 'acquire',
+    ms: 1_500,
+    when: running as never,
+  })
   const retried: boolean[] = []
   fleet.job = (run) => {
     retried.push(run.retried)
@@ -205,7 +210,7 @@ test('with onCrash retry another instance runs it again, and only one', async ()
   expect(fleet.runs.slice(2)).toEqual(['2024-01-01T02:00:00'])
 })
 
-test('a job that throws has run: it is told, and not repeated', async () => {
+test('a job that throws has run: it is reported, and not repeated', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   fleet.job = () => {
     throw new Error('no luck')
@@ -217,7 +222,7 @@ test('a job that throws has run: it is told, and not repeated', async () => {
   expect(fleet.heard('failed')).toEqual(['00:01:00'])
 })
 
-test('what came due while nobody was there is skipped, or run once', async () => {
+test('ticks that were due while no instance ran are skipped, or run once', async () => {
   for (const [missed, expected] of [
     ['skip', ['03', '08']],
     ['once', ['03', '07', '08']],
@@ -234,7 +239,7 @@ test('what came due while nobody was there is skipped, or run once', async () =>
   }
 })
 
-test('a schedule that is new has missed nothing, and one that ran has nothing to catch up', async () => {
+test('a new schedule has missed nothing, and one that ran has nothing to catch up', async () => {
   const fleet = new Fleet('2024-01-01T02:30:00Z')
   const first = fleet.join('0 * * * *', { missed: 'once' })
   await fleet.world.advanceTo('2024-01-01T03:30:00Z')
@@ -244,7 +249,7 @@ test('a schedule that is new has missed nothing, and one that ran has nothing to
   expect(fleet.runs).toEqual(['2024-01-01T03:00:00'])
 })
 
-test('after the machine slept the ticks it slept through are missed, or run once', async () => {
+test('ticks that were due while the machine slept are missed, or run once', async () => {
   for (const [missed, expected] of [
     ['skip', ['03', '08']],
     ['once', ['03', '07', '08']],
@@ -259,7 +264,7 @@ test('after the machine slept the ticks it slept through are missed, or run once
   }
 })
 
-test('a tick during an outage starts when the store is back, if that is soon, and is missed otherwise', async () => {
+test('a tick during an outage starts when the store is back soon, and is missed otherwise', async () => {
   const fleet = new Fleet('2024-01-01T00:30:00Z')
   fleet.join('0 * * * *')
   await fleet.world.advanceTo('2024-01-01T00:59:58Z')
@@ -277,7 +282,7 @@ test('a tick during an outage starts when the store is back, if that is soon, an
   expect(fleet.heard('missed')).toEqual(['02:00:00'])
 })
 
-test('stop() waits for the job that runs, starts nothing more, and leaves the others alone', async () => {
+test('stop() waits for the running job, starts nothing more, and does not affect the other instances', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   fleet.job = () => fleet.pause(20_000)
   const schedule = fleet.join('* * * * *')
@@ -294,7 +299,7 @@ test('stop() waits for the job that runs, starts nothing more, and leaves the ot
   expect(fleet.runs).toHaveLength(2)
 })
 
-test('a tick that was being claimed when stop() was called is still run', async () => {
+test('a tick that was being claimed when stop() was called still runs', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   const schedule = fleet.join('* * * * *')
   fleet.store.inject({ effect: 'delay-reply', on: 'acquire', ms: 500 })
@@ -305,7 +310,7 @@ test('a tick that was being claimed when stop() was called is still run', async 
   expect(fleet.heard('finished')).toEqual(['00:01:00'])
 })
 
-test('close() tells the job to end, and schedules nothing more', async () => {
+test('close() aborts the job, and schedules nothing more', async () => {
   const fleet = new Fleet('2024-01-01T00:00:30Z')
   fleet.job = ({ signal }) => new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
   const { locks } = fleet.join('* * * * *')
@@ -317,7 +322,7 @@ test('close() tells the job to end, and schedules nothing more', async () => {
   expect(() => locks.schedule('job', '* * * * *', () => {})).toThrow(/close/)
 })
 
-test('stop() called by the job itself settles', async () => {
+test('stop() called by the job itself resolves', async () => {
   const fleet = new Fleet('2024-01-01T00:00:00Z')
   const schedule = fleet.join('* * * * *')
   let stopped = false
@@ -330,7 +335,7 @@ test('stop() called by the job itself settles', async () => {
   expect(fleet.runs).toHaveLength(1)
 })
 
-test('a tick whose claim was granted and never answered is run by the instance that claimed it', async () => {
+test('a tick whose claim was granted and never answered runs on the instance that claimed it', async () => {
   const fleet = new Fleet('2024-01-01T00:00:00Z')
   fleet.join('* * * * *')
   await fleet.world.settle()

@@ -1,15 +1,15 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { expect, test } from 'vitest'
-import { program } from '../../../scripts/support/programs.js'
-import { openPlace } from '../limiter/places.js'
+import { program } from '../../../testbed/programs.js'
+import { openStoreFixture } from '../../../testbed/store-fixtures.js'
 
 const HOUR = 3_600_000
 
-// A process may mock its Date, or have been started under a tool that does.
+// A process may mock its Date, or run under a tool that does.
 test.each([HOUR, -HOUR])('on SQLite, a process whose Date is wrong by %i ms runs ticks at their time', async (skew) => {
-  const place = await openPlace('sqlite')
-  const child = instance(place.at, skew)
+  const fixture = await openStoreFixture('sqlite')
+  const child = instance(fixture.at, skew)
   const offsets: number[] = []
   const enough = new Promise<void>((resolve) => {
     child.on('message', ({ ran }: { ran?: number }) => {
@@ -20,7 +20,7 @@ test.each([HOUR, -HOUR])('on SQLite, a process whose Date is wrong by %i ms runs
   const ended = once(child, 'exit')
   child.send('stop')
   await ended
-  await place.close()
+  await fixture.close()
   for (const offset of offsets) {
     expect(offset).toBeGreaterThanOrEqual(0)
     expect(offset).toBeLessThan(10_000)
@@ -28,6 +28,6 @@ test.each([HOUR, -HOUR])('on SQLite, a process whose Date is wrong by %i ms runs
 })
 
 function instance(at: string, skew: number): ChildProcess {
-  const file = program(new URL('./instance.child.ts', import.meta.url))
+  const file = program(new URL('../../../testbed/children/schedule-instance.child.ts', import.meta.url))
   return fork(file, ['sqlite', at, String(skew)], { execArgv: [], serialization: 'advanced' })
 }

@@ -10,11 +10,11 @@ import {
   StoreUnavailableError,
   UnsupportedError,
 } from '../../../src/index.js'
-import type { Bench, Case } from '../../../src/testing/index.js'
+import type { TestContext, Case } from '../../../src/testing/index.js'
 
 /** The same semaphore in several clients. */
 async function clients(
-  t: Bench,
+  t: TestContext,
   count: number,
   permits: number,
 ): Promise<{ name: string; locks: Locks[]; all: Semaphore[] }> {
@@ -24,14 +24,17 @@ async function clients(
   return { name, locks, all: locks.map((one) => one.semaphore(name, permits)) }
 }
 
-/** Until so many stand in line. */
-async function inLine(t: Bench, locks: Locks, name: string, count: number): Promise<void> {
-  await t.until(`${count} in line`, async () => (await locks.waiters(name, { kind: 'semaphore' })).length === count)
+/** Waits until this many are queued. */
+async function untilQueued(t: TestContext, locks: Locks, name: string, count: number): Promise<void> {
+  await t.until(
+    `${count} in the queue`,
+    async () => (await locks.waiters(name, { kind: 'semaphore' })).length === count,
+  )
 }
 
 const anywhere: Case[] = [
   {
-    name: 'at most so many at once, whoever asks: three clients, thirty tasks',
+    name: 'three clients with thirty tasks never hold more permits than there are',
     async run(t) {
       const { all } = await clients(t, 3, 4)
       let inside = 0
@@ -51,12 +54,12 @@ const anywhere: Case[] = [
         await t.settled('all are done', Promise.all(work)),
         work.map((_, i) => i),
       )
-      assert.ok(most <= 4, `${most} at once`)
-      assert.ok(most >= 2, 'they were not one after the other')
+      assert.ok(most <= 4, `${most} were held at once`)
+      assert.ok(most >= 2, 'they did not run one after the other')
     },
   },
   {
-    name: 'one object may be used by many tasks: identity belongs to the acquisition',
+    name: 'one semaphore object may be used by many tasks, because each acquisition has its own identity',
     async run(t) {
       const { all } = await clients(t, 1, 2)
       const [two] = all as [Semaphore]
@@ -65,13 +68,13 @@ const anywhere: Case[] = [
       assert.notEqual(a.holder, b.holder)
       assert.equal(await a.release(), true)
       assert.equal(await a.release(), true, 'the first answer is repeated')
-      const c = await t.settled('the permit that was let go', two.acquire())
+      const c = await t.settled('the released permit', two.acquire())
       assert.equal(await two.tryAcquire(), null)
       assert.ok(b.isHeld && c.isHeld)
     },
   },
   {
-    name: 'use resolves with what the function returned, rejects with what it threw, and lets go',
+    name: 'use() resolves with the result of the function, rejects with its error, and releases',
     async run(t) {
       const { all } = await clients(t, 2, 1)
       const [a, b] = all as [Semaphore, Semaphore]
@@ -93,19 +96,24 @@ const anywhere: Case[] = [
   {
     name: 'a holder that dies frees its permit and no other',
     async run(t) {
-      const { all } = await clients(t, 2, 2)
-      const [a, b] = all as [Semaphore, Semaphore]
-      const alive = await a.acquire()
-      const dead = await a.acquire({ ttl: 300, autoRenew: false })
-      assert.equal(await b.tryAcquire(), null)
-      const next = await t.settled('the permit of the dead', b.acquire())
-      assert.ok(!dead.isHeld)
-      assert.ok(alive.isHeld && next.isHeld)
-      assert.equal(await b.tryAcquire(), null, 'two are held')
+      await t.unhurried(300, async (ttl) => {
+        const { all } = await clients(t, 2, 2)
+        const [a, b] = all as [Semaphore, Semaphore]
+        const alive = await a.acquire()
+        const from = t.now()
+        const dead = await a.acquire({ ttl, autoRenew: false })
+        const busy = await b.tryAcquire()
+        t.mustBeBefore(from + ttl)
+        assert.equal(busy, null)
+        const next = await t.settled('the permit of the dead holder', b.acquire())
+        assert.ok(!dead.isHeld)
+        assert.ok(alive.isHeld && next.isHeld)
+        assert.equal(await b.tryAcquire(), null, 'two are held')
+      })
     },
   },
   {
-    name: 'a name of its own: locks and elections of the same name are not in its way',
+    name: 'locks and elections of the same name do not block a semaphore',
     async run(t) {
       const { name, locks, all } = await clients(t, 1, 1)
       await using permit = await (all[0] as Semaphore).acquire()
@@ -114,7 +122,7 @@ const anywhere: Case[] = [
     },
   },
   {
-    name: 'whoever gives up is told how long it waited and who was in the way, and the event comes once',
+    name: 'a caller that gives up is told how long it waited and which holders blocked it, and the event comes once',
     async run(t) {
       const { locks, all } = await clients(t, 2, 2)
       const [a, b] = all as [Semaphore, Semaphore]
@@ -126,7 +134,7 @@ const anywhere: Case[] = [
         await assert.rejects(b.acquire({ wait }), (error) => {
           assert.ok(error instanceof LockTimeoutError)
           assert.ok(error.waitedMs >= wait, `${error.waitedMs}`)
-          // Without values a store does not know who holds.
+          // A store without values does not know its holders.
           const known: (string | undefined)[] = values ? held.map(({ holder }) => holder) : [undefined]
           assert.ok(known.includes(error.heldBy), `${error.heldBy}`)
           return true
@@ -136,7 +144,7 @@ const anywhere: Case[] = [
     },
   },
   {
-    name: 'an outage is retried until the wait is over, and is then an outage',
+    name: 'acquire() retries during an outage until the wait is over, and then reports an outage',
     async run(t) {
       const store = await t.faulty()
       const locks = await t.locks({}, store)
@@ -150,11 +158,11 @@ const anywhere: Case[] = [
       const waiting = semaphore.acquire()
       await outage.strikes(outage.struck + 2)
       outage.lift()
-      assert.ok((await t.settled('it gets it after the outage', waiting)).isHeld)
+      assert.ok((await t.settled('the caller gets it after the outage', waiting)).isHeld)
     },
   },
   {
-    name: 'a silent store does not make a wait longer',
+    name: 'a store that never answers does not prolong a wait',
     async run(t) {
       const store = await t.faulty()
       const semaphore = (await t.locks({}, store)).semaphore(t.name(), 2)
@@ -178,13 +186,13 @@ const anywhere: Case[] = [
       cancel.abort(reason)
       await cancelled
       await held.release()
-      // What was left behind would be granted now, to nobody.
+      // A queue entry left behind would be granted now, to no caller.
       const next = await t.until('the permit is free', () => b.tryAcquire())
       assert.ok(next.isHeld)
     },
   },
   {
-    name: 'whoever is cut off is told, and use rejects although its function returned',
+    name: 'a holder that is revoked is told, and use() rejects although its function returned',
     async run(t) {
       const store = await t.client()
       const locks = await t.locks({}, store)
@@ -203,7 +211,7 @@ const anywhere: Case[] = [
     },
   },
   {
-    name: 'closing ends those who wait and frees the permits',
+    name: 'close() rejects the waiters and frees the permits',
     async run(t) {
       const { locks, all } = await clients(t, 2, 1)
       const [a, b] = all as [Semaphore, Semaphore]
@@ -216,7 +224,7 @@ const anywhere: Case[] = [
     },
   },
   {
-    name: 'bad input is named before anything is touched',
+    name: 'bad input is reported before any request is sent',
     async run(t) {
       const { name, locks, all } = await clients(t, 1, 3)
       const [one] = locks as [Locks]
@@ -239,7 +247,7 @@ const anywhere: Case[] = [
 
 const weighted: Case[] = [
   {
-    name: 'weights: never more than there is, and who asks for more than is left waits',
+    name: 'weights never exceed the permits, and a caller that asks for more than is left waits',
     needs: ['counting'],
     async run(t) {
       const { all } = await clients(t, 3, 5)
@@ -258,7 +266,7 @@ const weighted: Case[] = [
         )
       })
       await t.settled('all are done', Promise.all(work))
-      assert.ok(most <= 5, `${most} at once`)
+      assert.ok(most <= 5, `${most} were held at once`)
       const [a, b] = all as [Semaphore, Semaphore]
       await using heavy = await a.acquire({ weight: 3 })
       assert.equal(await b.tryAcquire({ weight: 3 }), null)
@@ -266,7 +274,7 @@ const weighted: Case[] = [
       assert.ok(heavy.isHeld && light.isHeld)
     },
     otherwise: {
-      name: 'a store that cannot count refuses weights, and says what to use instead',
+      name: 'a store that cannot count rejects weights, and says what to use instead',
       async run(t) {
         const { all } = await clients(t, 1, 3)
         const [three] = all as [Semaphore]
@@ -277,10 +285,7 @@ const weighted: Case[] = [
         ]) {
           await assert.rejects(asked, (error) => {
             assert.ok(error instanceof UnsupportedError)
-            assert.match(
-              error.message,
-              /weight must be 1: use the memory, SQLite, Redis or PostgreSQL lease-table store/,
-            )
+            assert.match(error.message, /weight must be 1: use memory, sqlite, redis, postgres or etcd/)
             return true
           })
         }
@@ -297,13 +302,13 @@ const weighted: Case[] = [
       await using alive = await a.acquire({ weight: 2 })
       const dead = await a.acquire({ weight: 3, ttl: 300, autoRenew: false })
       assert.equal(await b.tryAcquire({ weight: 2 }), null)
-      await using next = await t.settled('what the dead held', b.acquire({ weight: 4 }))
+      await using next = await t.settled('what the dead holder had', b.acquire({ weight: 4 }))
       assert.ok(alive.isHeld && next.isHeld && !dead.isHeld)
       assert.equal(await b.tryAcquire(), null, 'six are held')
     },
   },
   {
-    name: 'who sees fewer permits is kept out by those who are inside already',
+    name: 'a client that is configured with fewer permits is blocked by the current holders',
     needs: ['counting'],
     async run(t) {
       const { name, locks } = await clients(t, 2, 1)
@@ -315,8 +320,8 @@ const weighted: Case[] = [
     },
   },
   {
-    name: 'first come, first served, also with weights: a heavy one is not overtaken by light ones',
-    needs: ['counting', 'line'],
+    name: 'waiters are served in order, also with weights: a heavy one is not overtaken by light ones',
+    needs: ['counting', 'queue'],
     async run(t) {
       const { name, locks, all } = await clients(t, 5, 3)
       const [looking] = locks as [Locks]
@@ -329,12 +334,12 @@ const weighted: Case[] = [
         await lock.release()
       }
       const heavy = ask(1, 'heavy', 3)
-      await inLine(t, looking, name, 1)
+      await untilQueued(t, looking, name, 1)
       const light = ask(2, 'light', 1)
-      await inLine(t, looking, name, 2)
+      await untilQueued(t, looking, name, 2)
       const middle = ask(3, 'middle', 2)
-      await inLine(t, looking, name, 3)
-      assert.equal(await (all[4] as Semaphore).tryAcquire(), null, 'others wait already')
+      await untilQueued(t, looking, name, 3)
+      assert.equal(await (all[4] as Semaphore).tryAcquire(), null, 'others are waiting already')
       await (held[0] as Lock).release()
       await t.sleep(50)
       assert.deepEqual(order, [], 'there is room for the light ones, but it is not their turn')
@@ -346,8 +351,8 @@ const weighted: Case[] = [
     },
   },
   {
-    name: 'forty who wait in one process are served in the order in which they came',
-    needs: ['counting', 'line'],
+    name: 'forty waiters of one process are served in the order of their arrival',
+    needs: ['counting', 'queue'],
     async run(t) {
       const { all } = await clients(t, 1, 1)
       const [one] = all as [Semaphore]

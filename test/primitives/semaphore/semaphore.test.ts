@@ -1,4 +1,4 @@
-import { everywhere } from '../../support/places.js'
+import { everywhere } from '../../../testbed/fixtures.js'
 import { semaphoreCases } from './cases.js'
 
 everywhere(semaphoreCases)

@@ -1,10 +1,10 @@
-/** What `request` takes, and how it says no: always as a rejection, before anything is touched. */
+/** The arguments of `request`, and how it declines: always by a rejection, before any request is sent. */
 import { strict as assert } from 'node:assert'
 import { InvalidOptionError, type Locks, UnsupportedError } from '../../../src/index.js'
 import type { Case } from '../../../src/testing/index.js'
 import { domException, hold, instances, request } from './requests.js'
 
-/** Called as from JavaScript, whatever the types say. Fails if it throws instead of rejecting. */
+/** Calls as JavaScript code may, whatever the types say. Fails if the call throws instead of rejecting. */
 function call(locks: Locks, ...args: unknown[]): Promise<unknown> {
   const plain = locks as unknown as { request(...args: unknown[]): Promise<unknown> }
   const promise = plain.request(...args)
@@ -16,7 +16,7 @@ const never = (): never => assert.fail('the callback must not be called')
 
 export const argumentCases: Case[] = [
   {
-    name: 'a name and a callback are needed: anything less is a TypeError, as a rejection',
+    name: 'request() without a name or a callback rejects with a TypeError',
     async run(t) {
       const [locks] = await instances(t, 1)
       await assert.rejects(call(locks), TypeError)
@@ -46,7 +46,7 @@ export const argumentCases: Case[] = [
   },
   {
     name: 'absent, null and undefined options are the defaults; truthy and falsy values are booleans; extras are ignored',
-    needs: ['line'],
+    needs: ['queue'],
     async run(t) {
       const [locks] = await instances(t, 1)
       const modeOf = (lock: unknown): unknown => (lock as { mode: string } | null)?.mode
@@ -58,12 +58,12 @@ export const argumentCases: Case[] = [
       assert.equal(await call(locks, 'name', { more: 1, ifAvailable: 0, steal: '' }, modeOf), 'exclusive')
       const held = await hold(t, locks, 'busy')
       assert.equal(await call(locks, 'busy', { ifAvailable: 'yes' }, modeOf), undefined)
-      held.letGo()
+      held.finish()
       await held.outcome
     },
   },
   {
-    name: 'an option whose getter throws rejects with what it threw, and later ones are not read',
+    name: 'an option whose getter throws rejects with that error, and later options are not read',
     async run(t) {
       const [locks] = await instances(t, 1)
       const thrown = new Error('from the getter')
@@ -85,7 +85,7 @@ export const argumentCases: Case[] = [
     },
   },
   {
-    name: 'combinations that make no sense are NotSupportedError',
+    name: 'contradictory options reject with NotSupportedError',
     async run(t) {
       const [locks] = await instances(t, 1)
       const { signal } = new AbortController()
@@ -99,7 +99,7 @@ export const argumentCases: Case[] = [
       for (const options of senseless) {
         await assert.rejects(call(locks, 'name', options, never), domException('NotSupportedError'))
       }
-      // They are looked at before the signal is.
+      // The combination is checked before the signal.
       const aborted = AbortSignal.abort(new Error('too late'))
       await assert.rejects(
         call(locks, 'name', { steal: true, signal: aborted }, never),
@@ -109,7 +109,7 @@ export const argumentCases: Case[] = [
     },
   },
   {
-    name: 'a name that begins with a hyphen is NotSupportedError, and one that has it elsewhere is a name',
+    name: 'a name that begins with a hyphen rejects with NotSupportedError, and a hyphen elsewhere is allowed',
     async run(t) {
       const [locks] = await instances(t, 1)
       for (const name of ['-', '-name', '--']) {
@@ -123,7 +123,7 @@ export const argumentCases: Case[] = [
     },
   },
   {
-    name: 'a name that is no string is made one, but a symbol is a TypeError',
+    name: 'a name that is not a string is converted, but a symbol is a TypeError',
     async run(t) {
       const [locks] = await instances(t, 1)
       const nameOf = (lock: unknown): unknown => (lock as { name: string }).name
@@ -141,7 +141,7 @@ export const argumentCases: Case[] = [
     },
   },
   {
-    name: 'names are compared as they are: case, blanks, accents and prefixes make another name',
+    name: 'names are compared exactly: case, blanks, accents and prefixes make different names',
     async run(t) {
       const [locks, other] = await instances(t, 2)
       const names = [
@@ -166,7 +166,7 @@ export const argumentCases: Case[] = [
         names,
       )
       for (const name of names) assert.equal(await other.request(name, { ifAvailable: true }, (lock) => lock), null)
-      for (const { letGo } of held) letGo()
+      for (const { finish } of held) finish()
       await Promise.all(held.map(({ outcome }) => outcome))
     },
   },
@@ -186,18 +186,18 @@ export const anyName: Case = {
       PECULIAR,
     )
     const waiting = PECULIAR.map((name) => request(locks, name))
-    for (const { letGo } of held) letGo()
-    for (const [i, { lock, letGo, outcome }] of waiting.entries()) {
+    for (const { finish } of held) finish()
+    for (const [i, { lock, finish, outcome }] of waiting.entries()) {
       assert.equal((await t.settled('granted', lock))?.name, PECULIAR[i])
-      letGo()
+      finish()
       await outcome
     }
   },
 }
 
-/** Elsewhere: what every store can carry unchanged. */
+/** In other stores: what every store can represent unchanged. */
 export const plainNames: Case = {
-  name: 'a name that cannot travel unchanged is refused: empty, with NUL, half a surrogate pair, more than 255 characters',
+  name: 'a name that a store cannot represent is rejected: empty, NUL, half a surrogate pair, more than 255 characters',
   async run(t) {
     const [locks] = await instances(t, 1)
     for (const name of [...PECULIAR, 'x'.repeat(256)]) {
@@ -212,23 +212,23 @@ export const plainNames: Case = {
   },
 }
 
-/** What a store without a line promises. */
-export const lineless: Case[] = [
+/** The guarantees of a store without a queue. */
+export const withoutQueue: Case[] = [
   {
-    name: 'a request that would have to wait its turn is refused without a line, and says what to use instead',
-    needs: ['line'],
+    name: 'a store with a queue accepts a request that may have to wait',
+    needs: ['queue'],
     async run(t) {
       const [locks] = await instances(t, 1)
       assert.equal(await locks.request('name', () => 1), 1)
     },
     otherwise: {
-      name: 'a store without a line refuses a request that may have to wait, and says what to use instead',
+      name: 'a store without a queue rejects a request that may have to wait, and says what to use instead',
       async run(t) {
         const [locks] = await instances(t, 1)
         for (const options of [{}, { mode: 'shared' as const }, { signal: new AbortController().signal }]) {
           await assert.rejects(locks.request('name', options, never), (error) => {
             assert.ok(error instanceof UnsupportedError)
-            assert.match(error.message, /needs a line.*use withLock, or request with ifAvailable/)
+            assert.match(error.message, /needs a queue.*use withLock, or request with ifAvailable/)
             return true
           })
         }
@@ -236,18 +236,18 @@ export const lineless: Case[] = [
     },
   },
   {
-    name: 'ifAvailable and steal need no line: the one is told whether it is free, the other takes it',
+    name: 'requests with ifAvailable or steal need no queue: the first is told whether the lock is free, the second takes it',
     needs: ['revoke'],
     async run(t) {
       const [a, b] = await instances(t, 2, 3_000)
       const held = await hold(t, a, 'name', { ifAvailable: true })
       assert.equal((await held.lock)?.name, 'name')
       assert.equal(await b.request('name', { ifAvailable: true }, (lock) => lock), null)
-      const thief = await hold(t, b, 'name', { steal: true })
-      assert.equal((await thief.lock)?.mode, 'exclusive')
-      await t.settled('the robbed one is told', assert.rejects(held.outcome, domException('AbortError')))
-      thief.letGo('mine')
-      assert.equal(await thief.outcome, 'mine')
+      const stealing = await hold(t, b, 'name', { steal: true })
+      assert.equal((await stealing.lock)?.mode, 'exclusive')
+      await t.settled('the stolen request is told', assert.rejects(held.outcome, domException('AbortError')))
+      stealing.finish('mine')
+      assert.equal(await stealing.outcome, 'mine')
       assert.equal(await a.request('name', { ifAvailable: true }, (lock) => lock?.name), 'name')
     },
   },

@@ -1,15 +1,15 @@
-// A process that requests what it is told to, holds it until told otherwise, and says what happens.
+// A process that requests what it is told to, holds it until told otherwise, and reports what happens.
 import { createInterface } from 'node:readline'
 import { openStore } from '../../../src/open-store.js'
 import { createLocks, type WebLockOptions } from '../../../src/index.js'
 
-export type Order =
+export type ClientOrder =
   | { request: string; as: string; options?: WebLockOptions; abortable?: boolean }
-  | { letGo: string }
+  | { finish: string }
   | { abort: string }
   | { query: true }
 
-export type Line =
+export type ClientReport =
   | { ready: string }
   | { granted: string | null; as: string }
   | { done: string; result?: unknown; error?: string }
@@ -20,7 +20,7 @@ const locks = createLocks(await openStore(url), { ttl: 3_000 })
 const ends = new Map<string, () => void>()
 const cancels = new Map<string, AbortController>()
 
-function say(line: Line): void {
+function say(line: ClientReport): void {
   process.stdout.write(`${JSON.stringify(line)}\n`)
 }
 
@@ -29,7 +29,7 @@ async function request({
   as,
   options = {},
   abortable,
-}: Extract<Order, { request: string }>): Promise<void> {
+}: Extract<ClientOrder, { request: string }>): Promise<void> {
   const cancel = new AbortController()
   cancels.set(as, cancel)
   try {
@@ -44,9 +44,9 @@ async function request({
 }
 
 createInterface({ input: process.stdin }).on('line', (text) => {
-  const order = JSON.parse(text) as Order
+  const order = JSON.parse(text) as ClientOrder
   if ('request' in order) void request(order)
-  else if ('letGo' in order) ends.get(order.letGo)?.()
+  else if ('finish' in order) ends.get(order.finish)?.()
   else if ('abort' in order) cancels.get(order.abort)?.abort()
   else void locks.query().then((snapshot) => say({ snapshot }))
 })

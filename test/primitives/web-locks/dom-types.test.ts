@@ -9,14 +9,15 @@ const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
 let folder: string
 
 beforeAll(() => {
-  // Inside the project, so that it is compiled like it; not among the tests, which do not have the types of browsers.
+  // Inside the project, so that it is compiled with its settings; not among the tests, which lack the types of
+  // browsers.
   mkdirSync(join(ROOT, '.cache'), { recursive: true })
   folder = mkdtempSync(join(ROOT, '.cache/dom-'))
 })
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
-/** What the compiler says of this code in a project with the types of browsers. */
+/** The output of the compiler for this code in a project with the types of browsers. */
 function compile(name: string, code: string): Promise<string> {
   writeFileSync(join(folder, `${name}.ts`), `import { createLocks, memory } from '../../src/index.js'\n${code}`)
   const settings = {
@@ -36,7 +37,7 @@ function compile(name: string, code: string): Promise<string> {
   })
 }
 
-test('locks can be given to code that takes the LockManager of browsers', async () => {
+test('locks can be passed to code that takes the LockManager of browsers', async () => {
   const code = `
     export const manager: LockManager = createLocks(memory())
     export const request: LockManager['request'] = createLocks(memory()).request
@@ -69,7 +70,7 @@ test('locks can be given to code that takes the LockManager of browsers', async 
   expect(await compile('assignable', code)).toBe('')
 })
 
-test('the compiler would tell if they could not', async () => {
+test('the compiler reports code for which that does not hold', async () => {
   const code = `
     const locks = createLocks(memory())
     export const manager: LockManager = { request: locks.request }

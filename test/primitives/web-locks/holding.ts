@@ -9,10 +9,10 @@ async function isFree(locks: Locks, name: string): Promise<boolean> {
 }
 
 export const holdingCases: Case[] = needing(
-  ['line'],
+  ['queue'],
   [
     {
-      name: 'the request resolves with what the callback returned, a promise or not, after the lock was released',
+      name: 'the request resolves with the result of the callback, a promise or not, after the lock was released',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const thing = {}
@@ -28,7 +28,7 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'the request rejects with what the callback threw or its promise rejected with, and the lock is released',
+      name: 'the request rejects with the error of the callback, thrown or rejected, and the lock is released',
       async run(t) {
         const [a, b] = await instances(t, 2)
         for (const thrown of [new Error('mine'), new TypeError('mine too'), 'no error at all', undefined]) {
@@ -49,7 +49,7 @@ export const holdingCases: Case[] = needing(
         const [a, b] = await instances(t, 2)
         const held = await hold(t, a, 'name')
         assert.equal(await isFree(b, 'name'), false)
-        held.letGo('done')
+        held.finish('done')
         assert.equal(await held.outcome, 'done')
         assert.ok(await isFree(b, 'name'))
         const failing = await hold(t, a, 'name')
@@ -60,7 +60,7 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'the callback is never called before request has returned',
+      name: 'the callback is never called before request() has returned',
       async run(t) {
         const [locks] = await instances(t, 1)
         let returned = false
@@ -76,7 +76,7 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'the lock has the name and the mode that were asked for, also after it was released, and nothing changes them',
+      name: 'the lock has the requested name and mode, also after its release, and both are immutable',
       async run(t) {
         const [locks] = await instances(t, 1)
         for (const mode of ['exclusive', 'shared'] as const) {
@@ -91,7 +91,7 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'two who ask at the same time are given a lock each, and the callback is called with one argument',
+      name: 'two simultaneous requests get a lock each, and the callback is called with one argument',
       async run(t) {
         const [locks] = await instances(t, 1)
         const count = (...args: unknown[]): unknown[] => args
@@ -104,7 +104,7 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'ifAvailable: the lock if it is free, and the outcome of the callback either way',
+      name: 'ifAvailable gives the lock if it is free or null, and resolves with the result of the callback either way',
       async run(t) {
         const [a, b] = await instances(t, 2)
         assert.equal(await a.request('name', { ifAvailable: true }, (lock) => lock?.mode), 'exclusive')
@@ -122,13 +122,13 @@ export const holdingCases: Case[] = needing(
           b.request('name', { ifAvailable: true }, () => Promise.reject(own)),
           own,
         )
-        assert.deepEqual((await b.query()).pending, [], 'it leaves no place in line')
-        held.letGo()
+        assert.deepEqual((await b.query()).pending, [], 'it leaves no queue entry')
+        held.finish()
         await held.outcome
       },
     },
     {
-      name: 'ifAvailable: shared beside shared, nothing beside exclusive, and nobody before those who wait already',
+      name: 'ifAvailable gives shared beside shared, null beside exclusive, and null if others wait already',
       async run(t) {
         const [a, b, c] = await instances(t, 3)
         const reading = await hold(t, a, 'name', { mode: 'shared' })
@@ -138,30 +138,30 @@ export const holdingCases: Case[] = needing(
         const writer = request(b, 'name')
         await pending(t, c, 1)
         assert.deepEqual([await ask('shared'), await ask('exclusive')], [false, false])
-        reading.letGo()
+        reading.finish()
         await t.settled('the writer has it', writer.lock)
         assert.deepEqual([await ask('shared'), await ask('exclusive')], [false, false])
-        writer.letGo()
+        writer.finish()
         await writer.outcome
         assert.deepEqual([await ask('shared'), await ask('exclusive')], [true, true])
       },
     },
     {
-      name: 'ifAvailable: a callback that is given null holds nothing while it runs',
+      name: 'a callback that ifAvailable gave null holds nothing while it runs',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const held = await hold(t, a, 'name')
         const without = await hold(t, b, 'name', { ifAvailable: true })
         assert.equal(await without.lock, null)
-        held.letGo()
+        held.finish()
         await held.outcome
         assert.equal(await a.request('name', { ifAvailable: true }, (lock) => lock !== null), true)
-        without.letGo('after all')
+        without.finish('after all')
         assert.equal(await without.outcome, 'after all')
       },
     },
     {
-      name: 'inside a callback other names may be asked for, and the same name again when it is shared',
+      name: 'a callback may request other names, and the same name again when it is shared',
       async run(t) {
         const [locks] = await instances(t, 1)
         const seen = await locks.request('outer', () =>
@@ -177,7 +177,7 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'inside a callback the same name waits for it, as in a browser: detached work gets it afterwards',
+      name: 'a request of the same name inside a callback waits for it, as in a browser: detached work gets it afterwards',
       async run(t) {
         const [locks] = await instances(t, 1)
         let inner: Promise<string> | undefined
@@ -195,14 +195,14 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'locks and requests of one name exclude each other',
+      name: 'locks of acquire() and requests of one name exclude each other',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const held = await hold(t, a, 'name')
         await assert.rejects(b.acquire('name', { wait: 0 }), LockTimeoutError)
         const waiting = b.acquire('name')
         await pending(t, a, 1)
-        held.letGo()
+        held.finish()
         const lock = await t.settled('the lock', waiting)
         assert.equal(await isFree(a, 'name'), false)
         assert.equal((await a.query()).held[0]?.clientId, b.clientId)
@@ -210,7 +210,7 @@ export const holdingCases: Case[] = needing(
       },
     },
     {
-      name: 'closing ends requests that wait with an AbortError; a callback that runs may finish, and its result counts',
+      name: 'close() ends waiting requests with an AbortError; a running callback may finish, and its result counts',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const held = await hold(t, a, 'name')
@@ -227,10 +227,10 @@ export const holdingCases: Case[] = needing(
           domException('AbortError'),
         )
         assert.equal(await isFree(b, 'name'), false)
-        held.letGo('finished')
+        held.finish('finished')
         assert.equal(await held.outcome, 'finished')
         await closed
-        // A question that was on its way when the wait ended may have got a place, which passes by itself.
+        // A request that was in flight when the wait ended may have got a queue entry, which expires by itself.
         await t.until('it is free', () => isFree(b, 'name'))
         assert.equal(waiting.called, false)
       },

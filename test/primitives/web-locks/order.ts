@@ -1,4 +1,4 @@
-/** Who may hold beside whom, and whose turn it is. */
+/** Which requests may hold together, and which is next. */
 import { strict as assert } from 'node:assert'
 import type { Locks } from '../../../src/index.js'
 import { type Case, needing } from '../../../src/testing/case.js'
@@ -7,10 +7,10 @@ import { type Requested, domException, hold, instances, pending, request } from 
 const isCalled = (requests: readonly Requested[]): boolean[] => requests.map(({ called }) => called)
 
 export const orderCases: Case[] = needing(
-  ['line'],
+  ['queue'],
   [
     {
-      name: 'exclusive requests of one name are held one after the other, in the order of asking',
+      name: 'exclusive requests of one name are held one after the other, in the order of their calls',
       async run(t) {
         const [a, b, c] = await instances(t, 3)
         const order: number[] = []
@@ -28,13 +28,13 @@ export const orderCases: Case[] = needing(
           waiting.push(turn([a, b, c][i % 3] as Locks, i))
           await pending(t, a, i + 1)
         }
-        held.letGo()
+        held.finish()
         await t.settled('all had their turn', Promise.all(waiting))
         assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7, 8])
       },
     },
     {
-      name: 'requests that one instance makes without waiting for anything are granted in the order of asking',
+      name: 'requests that one instance makes without waiting are granted in the order of their calls',
       async run(t) {
         const [locks] = await instances(t, 1)
         const order: number[] = []
@@ -60,23 +60,23 @@ export const orderCases: Case[] = needing(
         assert.deepEqual(isCalled(held), [true, true, true])
         const waiting = request(a, 'two')
         await pending(t, a, 1)
-        held[0]?.letGo()
-        held[2]?.letGo()
+        held[0]?.finish()
+        held[2]?.finish()
         await Promise.all([held[0]?.outcome, held[2]?.outcome])
         assert.equal(waiting.called, false)
-        held[1]?.letGo()
+        held[1]?.finish()
         await t.settled('it is free', waiting.lock)
-        waiting.letGo()
+        waiting.finish()
         await waiting.outcome
       },
     },
     {
-      name: 'shared requests of one name are held together, of several instances',
+      name: 'shared requests of one name are held together by several instances',
       async run(t) {
         const all = await instances(t, 3)
         const held = await Promise.all([...all, ...all].map((locks) => hold(t, locks, 'name', { mode: 'shared' })))
         assert.equal((await all[0].query()).held.length, 6)
-        for (const { letGo } of held) letGo()
+        for (const { finish } of held) finish()
         await Promise.all(held.map(({ outcome }) => outcome))
       },
     },
@@ -88,17 +88,17 @@ export const orderCases: Case[] = needing(
         const readers = [request(b, 'name', { mode: 'shared' }), request(c, 'name', { mode: 'shared' })]
         await pending(t, a, 2)
         assert.deepEqual(isCalled(readers), [false, false])
-        writing.letGo()
+        writing.finish()
         await t.settled('both read', Promise.all(readers.map(({ lock }) => lock)))
         const next = request(a, 'name')
         await pending(t, a, 1)
-        readers[0]?.letGo()
+        readers[0]?.finish()
         await readers[0]?.outcome
         await pending(t, a, 1)
         assert.equal(next.called, false)
-        readers[1]?.letGo()
+        readers[1]?.finish()
         await t.settled('it writes', next.lock)
-        next.letGo()
+        next.finish()
         await next.outcome
       },
     },
@@ -112,35 +112,35 @@ export const orderCases: Case[] = needing(
         const late = [request(c, 'name', { mode: 'shared' }), request(a, 'name', { mode: 'shared' })]
         await pending(t, a, 3)
         assert.deepEqual(isCalled([writer, ...late]), [false, false, false])
-        reading.letGo()
+        reading.finish()
         await t.settled('the writer is next', writer.lock)
         assert.deepEqual(isCalled(late), [false, false])
         await pending(t, a, 2)
-        writer.letGo()
+        writer.finish()
         await t.settled('then both readers', Promise.all(late.map(({ lock }) => lock)))
-        for (const { letGo } of late) letGo()
+        for (const { finish } of late) finish()
         await Promise.all(late.map(({ outcome }) => outcome))
       },
     },
     {
-      name: 'a mixed line is served from its head: as many shared ones as stand there together, or one exclusive',
+      name: 'a mixed queue is served from its head: all adjacent shared requests together, or one exclusive request',
       async run(t) {
         const all = await instances(t, 3)
         const modes = ['shared', 'shared', 'exclusive', 'shared', 'exclusive', 'exclusive', 'shared', 'shared'] as const
         const first = await hold(t, all[0], 'name')
-        const line: Requested[] = []
+        const queue: Requested[] = []
         for (const [i, mode] of modes.entries()) {
-          line.push(request(all[i % 3] as Locks, 'name', { mode }))
+          queue.push(request(all[i % 3] as Locks, 'name', { mode }))
           await pending(t, all[0], i + 1)
         }
-        first.letGo()
+        first.finish()
         for (const group of [[0, 1], [2], [3], [4], [5], [6, 7]]) {
-          const members = group.map((i) => line[i] as Requested)
-          await t.settled(`${group} are in`, Promise.all(members.map(({ lock }) => lock)))
+          const members = group.map((i) => queue[i] as Requested)
+          await t.settled(`${group} are granted`, Promise.all(members.map(({ lock }) => lock)))
           const last = group.at(-1) as number
           assert.deepEqual(
-            isCalled(line),
-            line.map((_, i) => i <= last),
+            isCalled(queue),
+            queue.map((_, i) => i <= last),
           )
           const { held, pending: behind } = await all[0].query()
           assert.deepEqual(
@@ -151,13 +151,13 @@ export const orderCases: Case[] = needing(
             behind.map(({ mode }) => mode),
             modes.slice(last + 1),
           )
-          for (const { letGo } of members) letGo()
+          for (const { finish } of members) finish()
           await Promise.all(members.map(({ outcome }) => outcome))
         }
       },
     },
     {
-      name: 'whoever leaves the line lets those behind it move up',
+      name: 'a request that leaves the queue lets the requests behind it move up',
       async run(t) {
         const [a, b, c] = await instances(t, 3)
         const reading = await hold(t, a, 'name', { mode: 'shared' })
@@ -169,14 +169,14 @@ export const orderCases: Case[] = needing(
         cancel.abort()
         await t.settled('beside the first reader', late.lock)
         assert.equal(writer.called, false)
-        for (const { letGo, outcome } of [reading, late]) {
-          letGo()
+        for (const { finish, outcome } of [reading, late]) {
+          finish()
           await outcome
         }
       },
     },
     {
-      name: 'requests of one instance are called in the order in which they were made, across names and modes',
+      name: 'callbacks of one instance are called in the order of the requests, across names and modes',
       async run(t) {
         const [locks] = await instances(t, 1)
         const order: string[] = []
@@ -194,19 +194,19 @@ export const orderCases: Case[] = needing(
       },
     },
     {
-      name: 'a request and a steal of its name in one turn: the request is granted, and then stolen',
+      name: 'a request that is stolen in the turn of its call is granted first, and then stolen',
       async run(t) {
         const [locks] = await instances(t, 1)
         const first = request(locks, 'name')
         const stealing = request(locks, 'name', { steal: true })
         await t.settled('the steal is granted', stealing.lock)
         await assert.rejects(t.settled('the first request ends', first.outcome), domException('AbortError'))
-        stealing.letGo()
+        stealing.finish()
         await t.settled('the steal ends', stealing.outcome)
       },
     },
     {
-      name: 'in a chain of steals every request but the last rejects with AbortError',
+      name: 'every request of a chain of steals but the last rejects with AbortError',
       async run(t) {
         const [locks] = await instances(t, 1)
         const first = request(locks, 'name')
@@ -216,21 +216,21 @@ export const orderCases: Case[] = needing(
         for (const { outcome } of [first, ...steals.slice(0, -1)]) {
           await assert.rejects(t.settled('an earlier request ends', outcome), domException('AbortError'))
         }
-        last.letGo()
+        last.finish()
         await t.settled('the last ends', last.outcome)
       },
     },
     {
-      name: 'query shows what was requested right before it',
+      name: 'query() shows a request that was made right before it',
       async run(t) {
         const [locks] = await instances(t, 1)
         const held = request(locks, 'name')
         const waiting = request(locks, 'name')
         const seen = await locks.query()
         assert.deepEqual([seen.held.length, seen.pending.length], [1, 1])
-        for (const { lock, letGo, outcome } of [held, waiting]) {
+        for (const { lock, finish, outcome } of [held, waiting]) {
           await t.settled('it is granted', lock)
-          letGo()
+          finish()
           await t.settled('it ends', outcome)
         }
       },

@@ -1,17 +1,17 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type Kind, kinds, type Place } from '../../support/places.js'
-import { startChild } from '../../support/children.js'
-import type { Line, Order } from './client.child.js'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import { type FixtureKind, kinds, type Fixture } from '../../../testbed/fixtures.js'
+import { startChild } from '../../../testbed/children.js'
+import type { ClientReport, ClientOrder } from './client.child.js'
 
 const CLIENT = new URL('client.child.ts', import.meta.url)
 
-/** A process, and what it does. */
+/** A process, and what it reports. */
 class Client {
-  readonly #child: ReturnType<typeof startChild<Line>>
+  readonly #child: ReturnType<typeof startChild<ClientReport>>
   id = ''
 
   constructor(url: string) {
-    this.#child = startChild<Line>(CLIENT, [url])
+    this.#child = startChild<ClientReport>(CLIENT, [url], onTestFinished)
   }
 
   async ready(): Promise<this> {
@@ -20,12 +20,12 @@ class Client {
     return this
   }
 
-  tell(order: Order): void {
+  tell(order: ClientOrder): void {
     this.#child.tell(order)
   }
 
-  async next<L extends Line>(what: 'ready' | 'granted' | 'done' | 'snapshot'): Promise<L> {
-    return (await this.#child.until((line) => what in line)) as L
+  async next<L extends ClientReport>(what: 'ready' | 'granted' | 'done' | 'snapshot'): Promise<L> {
+    return (await this.#child.until((report) => what in report)) as L
   }
 
   async query(): Promise<{ held: unknown[]; pending: unknown[] }> {
@@ -37,22 +37,22 @@ class Client {
     this.#child.kill('SIGKILL')
   }
 
-  /** Until so many wait, as this process sees it. */
+  /** Waits until this many requests are pending, as this process sees it. */
   async pending(count: number): Promise<void> {
     await expect.poll(async () => (await this.query()).pending.length, { timeout: 10_000 }).toBe(count)
   }
 }
 
-function across(kind: Kind): void {
+function across(kind: FixtureKind): void {
   describe(`${kind.name}, across processes`, () => {
-    let place: Place
+    let fixture: Fixture
     beforeAll(async () => {
-      place = await kind.open()
+      fixture = await kind.open()
     })
-    afterAll(() => place.close())
+    afterAll(() => fixture.close())
 
-    test('requests wait for each other, see each other and are granted in the order of asking', async () => {
-      const [a, b, c] = (await Promise.all([0, 1, 2].map(() => new Client(place.url as string).ready()))) as [
+    test('requests wait for each other, see each other and are granted in the order of their calls', async () => {
+      const [a, b, c] = (await Promise.all([0, 1, 2].map(() => new Client(fixture.url as string).ready()))) as [
         Client,
         Client,
         Client,
@@ -70,18 +70,18 @@ function across(kind: Kind): void {
           { name: 'name', mode: 'exclusive', clientId: c.id },
         ],
       })
-      a.tell({ letGo: 'writer' })
+      a.tell({ finish: 'writer' })
       expect(await b.next('granted')).toEqual({ granted: 'name shared', as: 'reader' })
-      b.tell({ letGo: 'reader' })
+      b.tell({ finish: 'reader' })
       expect(await b.next('done')).toEqual({ done: 'reader', result: 'reader is done' })
       expect(await c.next('granted')).toEqual({ granted: 'name exclusive', as: 'last' })
-      // Who steals is in another process than the one that is robbed, and one that waits can still be cancelled.
+      // The stealing request is in another process than the stolen one, and a waiting one can still be cancelled.
       b.tell({ request: 'name', as: 'impatient', abortable: true })
       await a.pending(1)
       b.tell({ abort: 'impatient' })
       expect(await b.next('done')).toEqual({ done: 'impatient', error: 'AbortError' })
-      a.tell({ request: 'name', as: 'thief', options: { steal: true } })
-      expect(await a.next('granted')).toEqual({ granted: 'name exclusive', as: 'thief' })
+      a.tell({ request: 'name', as: 'stealing', options: { steal: true } })
+      expect(await a.next('granted')).toEqual({ granted: 'name exclusive', as: 'stealing' })
       expect(await c.next('done')).toEqual({ done: 'last', error: 'AbortError' })
       b.tell({ request: 'name', as: 'polite', options: { ifAvailable: true } })
       expect(await b.next('granted')).toEqual({ granted: null, as: 'polite' })
@@ -91,18 +91,18 @@ function across(kind: Kind): void {
 
 for (const kind of [kinds.sqlite, kinds.redis, kinds.postgres]) across(kind)
 
-test('sqlite: a process that dies with the lock lets the next one in when its time has passed', async () => {
-  const place = await kinds.sqlite.open()
-  const [dying, heir] = (await Promise.all([0, 1].map(() => new Client(place.url as string).ready()))) as [
+test('sqlite: a process that dies with the lock lets the next one in when its lease has expired', async () => {
+  const fixture = await kinds.sqlite.open()
+  const [dying, successor] = (await Promise.all([0, 1].map(() => new Client(fixture.url as string).ready()))) as [
     Client,
     Client,
   ]
-  dying.tell({ request: 'mortal', as: 'first' })
+  dying.tell({ request: 'expiring', as: 'first' })
   await dying.next('granted')
-  heir.tell({ request: 'mortal', as: 'second' })
-  await heir.pending(1)
+  successor.tell({ request: 'expiring', as: 'second' })
+  await successor.pending(1)
   dying.kill()
-  expect(await heir.next('granted')).toEqual({ granted: 'mortal exclusive', as: 'second' })
-  expect((await heir.query()).held).toEqual([{ name: 'mortal', mode: 'exclusive', clientId: heir.id }])
-  await place.close()
+  expect(await successor.next('granted')).toEqual({ granted: 'expiring exclusive', as: 'second' })
+  expect((await successor.query()).held).toEqual([{ name: 'expiring', mode: 'exclusive', clientId: successor.id }])
+  await fixture.close()
 })

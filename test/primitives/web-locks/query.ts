@@ -1,4 +1,4 @@
-/** What `query` shows: who holds and who waits, in order, and of which instance. */
+/** What `query` shows: the holders and the waiters, in order, with their instance. */
 import { strict as assert } from 'node:assert'
 import type { WebLockInfo } from '../../../src/index.js'
 import { type Case, needing } from '../../../src/testing/case.js'
@@ -7,17 +7,17 @@ import { hold, instances, pending, request } from './requests.js'
 const brief = ({ name, mode }: WebLockInfo): string => `${name} ${mode}`
 
 export const queryCases: Case[] = needing(
-  ['line'],
+  ['queue'],
   [
     {
-      name: 'nothing held and nothing pending are two empty lists',
+      name: 'query() returns two empty lists if nothing is held or pending',
       async run(t) {
         const [locks] = await instances(t, 1)
         assert.deepEqual(await locks.query(), { held: [], pending: [] })
       },
     },
     {
-      name: 'what is held is shown with name, mode and the client that holds it, and no more when it is released',
+      name: 'a held lock is shown with name, mode and client, and no more after its release',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const one = await hold(t, a, 'one')
@@ -27,16 +27,16 @@ export const queryCases: Case[] = needing(
           { name: 'two', mode: 'shared', clientId: b.clientId },
         ]
         for (const locks of [a, b]) assert.deepEqual(await locks.query(), { held: expected, pending: [] })
-        one.letGo()
+        one.finish()
         await one.outcome
         assert.deepEqual(await b.query(), { held: expected.slice(1), pending: [] })
-        two.letGo()
+        two.finish()
         await two.outcome
         assert.deepEqual(await a.query(), { held: [], pending: [] })
       },
     },
     {
-      name: 'what is pending is shown in the order of asking, of several instances and names',
+      name: 'pending requests of several instances and names are shown in the order of their calls',
       async run(t) {
         const [a, b, c] = await instances(t, 3)
         const held = [await hold(t, a, 'one'), await hold(t, b, 'two')]
@@ -53,21 +53,21 @@ export const queryCases: Case[] = needing(
         }
         for (const locks of [a, b, c]) {
           const seen = (await locks.query()).pending
-          const line = (wanted: string): string[] => seen.filter(({ name }) => name === wanted).map(brief)
-          assert.deepEqual(line('one'), ['one shared', 'one exclusive', 'one shared'])
-          assert.deepEqual(line('two'), ['two exclusive', 'two shared'])
+          const pendingOf = (wanted: string): string[] => seen.filter(({ name }) => name === wanted).map(brief)
+          assert.deepEqual(pendingOf('one'), ['one shared', 'one exclusive', 'one shared'])
+          assert.deepEqual(pendingOf('two'), ['two exclusive', 'two shared'])
           assert.deepEqual(
             seen.filter(({ name }) => name === 'one').map(({ clientId }) => clientId),
             [b, a, c].map(({ clientId }) => clientId),
           )
         }
-        for (const { letGo } of [...held, ...waiting]) letGo()
+        for (const { finish } of [...held, ...waiting]) finish()
         await t.settled('all are served', Promise.all([...held, ...waiting].map(({ outcome }) => outcome)))
         assert.deepEqual(await a.query(), { held: [], pending: [] })
       },
     },
     {
-      name: 'what is held is shown in the order in which it was granted',
+      name: 'held locks are shown in the order in which they were granted',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const names = ['d', 'a', 'c', 'b']
@@ -83,8 +83,8 @@ export const queryCases: Case[] = needing(
           seen.slice(-2).map(({ clientId }) => clientId),
           [a.clientId, b.clientId],
         )
-        for (const { letGo, outcome } of [...held, ...shared]) {
-          letGo()
+        for (const { finish, outcome } of [...held, ...shared]) {
+          finish()
           await outcome
         }
       },
@@ -97,8 +97,8 @@ export const queryCases: Case[] = needing(
         const ids = (await a.query()).held.map(({ clientId }) => clientId)
         assert.deepEqual(ids.sort(), [a.clientId, a.clientId, b.clientId].sort())
         assert.notEqual(a.clientId, b.clientId)
-        for (const { letGo, outcome } of held) {
-          letGo()
+        for (const { finish, outcome } of held) {
+          finish()
           await outcome
         }
       },
@@ -110,25 +110,25 @@ export const queryCases: Case[] = needing(
         const requests = ['one', 'one', 'two'].map((name) => request(locks, name))
         const { held, pending: waiting } = await locks.query()
         assert.deepEqual([...held, ...waiting].map(({ name }) => name).sort(), ['one', 'one', 'two'])
-        for (const { letGo } of requests) letGo()
+        for (const { finish } of requests) finish()
         await t.settled('all are served', Promise.all(requests.map(({ outcome }) => outcome)))
       },
     },
     {
-      name: 'a snapshot is a copy: it does not change, and changing it changes nothing',
+      name: 'a snapshot is a copy: it does not change, and changing it has no effect',
       async run(t) {
         const [locks] = await instances(t, 1)
         const held = await hold(t, locks, 'name')
         const before = await locks.query()
         before.held.push({ name: 'made up', mode: 'shared', clientId: 'nobody' })
-        held.letGo()
+        held.finish()
         await held.outcome
         assert.equal(before.held.length, 2)
         assert.deepEqual(await locks.query(), { held: [], pending: [] })
       },
     },
     {
-      name: 'locks of acquire are shown like those of request; semaphores and other namespaces are not',
+      name: 'locks of acquire() are shown like those of request(); semaphores and other namespaces are not',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const elsewhere = await t.locks({ namespace: t.name() })

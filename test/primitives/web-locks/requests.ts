@@ -1,6 +1,6 @@
-/** Requests that a test can look at and end. */
+/** Requests that a test can observe and end. */
 import type { Locks, WebLock, WebLockOptions } from '../../../src/index.js'
-import type { Bench } from '../../../src/testing/index.js'
+import type { TestContext } from '../../../src/testing/index.js'
 
 export interface Requested {
   /** What the callback was given, once it was called. */
@@ -8,18 +8,18 @@ export interface Requested {
   /** Whether the callback was called. */
   called: boolean
   /** Ends the callback. */
-  letGo(result?: unknown): void
+  finish(result?: unknown): void
   fail(error: unknown): void
-  /** What the request itself came to. Never an unhandled rejection. */
+  /** The outcome of the request itself. Never an unhandled rejection. */
   readonly outcome: Promise<unknown>
 }
 
-/** Asks, and holds what it gets until told otherwise. */
+/** Makes a request, and holds what it gets until `release`. */
 export function request(locks: Locks, name: string, options: WebLockOptions = {}): Requested {
   let given!: (lock: WebLock | null) => void
-  let end!: { letGo: (result?: unknown) => void; fail: (error: unknown) => void }
+  let end!: { finish: (result?: unknown) => void; fail: (error: unknown) => void }
   const lock = new Promise<WebLock | null>((resolve) => (given = resolve))
-  const work = new Promise<unknown>((letGo, fail) => (end = { letGo, fail }))
+  const work = new Promise<unknown>((finish, fail) => (end = { finish, fail }))
   const requested: Requested = {
     lock,
     called: false,
@@ -34,24 +34,31 @@ export function request(locks: Locks, name: string, options: WebLockOptions = {}
   return requested
 }
 
-/** Asks, and returns when the callback runs. */
-export async function hold(t: Bench, locks: Locks, name: string, options?: WebLockOptions): Promise<Requested> {
+/** Makes a request, and returns when its callback runs. */
+export async function hold(t: TestContext, locks: Locks, name: string, options?: WebLockOptions): Promise<Requested> {
   const requested = request(locks, name, options)
   await t.settled(`"${name}" is granted`, Promise.race([requested.lock, requested.outcome]))
   return requested
 }
 
-/** Whom to ask what has reached the store: an instance also shows its own requests that are still on their way there. */
+/**
+ * The instances that query what has reached the store: an instance also shows its own requests that are still in
+ * flight.
+ */
 const observers = new WeakMap<Locks, Locks>()
 
-/** Until so many requests of this instance's namespace stand in line: none of them can have been granted. */
-export async function pending(t: Bench, locks: Locks, count: number): Promise<void> {
+/** Waits until this many requests of the namespace of this instance are queued: none of them can have been granted. */
+export async function pending(t: TestContext, locks: Locks, count: number): Promise<void> {
   const observer = observers.get(locks) as Locks
   await t.until(`${count} pending`, async () => (await observer.query()).pending.length === count)
 }
 
-/** Several instances that share a namespace nobody else uses, so that `query` shows this case only. */
-export async function instances(t: Bench, count: number, ttl?: number): Promise<[Locks, Locks, Locks, ...Locks[]]> {
+/** Several instances that share a namespace of their own, so that `query` shows this case only. */
+export async function instances(
+  t: TestContext,
+  count: number,
+  ttl?: number,
+): Promise<[Locks, Locks, Locks, ...Locks[]]> {
   const namespace = t.name()
   const open = (): Promise<Locks> => t.locks({ namespace, ...(ttl && { ttl }) })
   const observer = await open()

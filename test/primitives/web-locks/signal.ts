@@ -4,10 +4,10 @@ import { type Case, needing } from '../../../src/testing/case.js'
 import { domException, hold, instances, pending, request } from './requests.js'
 
 export const signalCases: Case[] = needing(
-  ['line'],
+  ['queue'],
   [
     {
-      name: 'a signal that has aborted already rejects with its reason, and nothing is asked for',
+      name: 'a signal that has already aborted rejects with its reason, and no request is sent',
       async run(t) {
         const [locks] = await instances(t, 1)
         for (const reason of [new Error('mine'), 'text', 0, null]) {
@@ -24,7 +24,7 @@ export const signalCases: Case[] = needing(
       },
     },
     {
-      name: 'a signal that aborts while the request is pending rejects it with its reason and takes it out of the line',
+      name: 'a signal that aborts a pending request rejects it with its reason and removes it from the queue',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const held = await hold(t, a, 'name')
@@ -38,24 +38,24 @@ export const signalCases: Case[] = needing(
           await pending(t, a, 0)
           assert.equal(waiting.called, false)
         }
-        held.letGo()
+        held.finish()
         await held.outcome
         assert.equal(await b.request('name', { ifAvailable: true }, (lock) => lock?.name), 'name')
       },
     },
     {
-      name: 'a time limit is a signal too: its reason is a TimeoutError',
+      name: 'a timeout signal rejects with a TimeoutError',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const held = await hold(t, a, 'name')
         const waiting = request(b, 'name', { signal: AbortSignal.timeout(50) })
         await assert.rejects(waiting.outcome, domException('TimeoutError'))
-        held.letGo()
+        held.finish()
         await held.outcome
       },
     },
     {
-      name: 'a signal that aborts in the turn of asking prevents the callback, although nobody was in the way',
+      name: 'a signal that aborts in the turn of the call prevents the callback, although the lock was free',
       async run(t) {
         const [locks] = await instances(t, 1)
         const cancel = new AbortController()
@@ -63,14 +63,14 @@ export const signalCases: Case[] = needing(
         cancel.abort()
         await assert.rejects(requested.outcome, domException('AbortError'))
         assert.equal(requested.called, false)
-        await t.until('nothing is left behind', () =>
+        await t.until('the request left nothing behind', () =>
           locks.request('name', { ifAvailable: true }, (lock) => lock !== null),
         )
         assert.equal(requested.called, false)
       },
     },
     {
-      name: 'a signal that aborts after the grant changes nothing: the callback finishes and its result counts',
+      name: 'a signal that aborts after the grant has no effect: the callback finishes and its result counts',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const cancel = new AbortController()
@@ -78,22 +78,22 @@ export const signalCases: Case[] = needing(
         cancel.abort(new Error('too late'))
         await t.sleep(20)
         assert.equal(await b.request('name', { ifAvailable: true }, (lock) => lock), null, 'it is still held')
-        held.letGo('finished')
+        held.finish('finished')
         assert.equal(await held.outcome, 'finished')
-        // Nor does one that waited first and got it later.
+        // The same holds for a request that waited first.
         const first = await hold(t, a, 'name')
         const late = new AbortController()
         const waited = request(b, 'name', { signal: late.signal })
         await pending(t, a, 1)
-        first.letGo()
+        first.finish()
         await t.settled('granted', waited.lock)
         late.abort()
-        waited.letGo('this too')
+        waited.finish('this too')
         assert.equal(await waited.outcome, 'this too')
       },
     },
     {
-      name: 'a signal that aborts after everything is over rejects nothing',
+      name: 'a signal that aborts after the request has settled has no effect',
       async run(t) {
         const [locks] = await instances(t, 1)
         const cancel = new AbortController()
@@ -103,7 +103,7 @@ export const signalCases: Case[] = needing(
       },
     },
     {
-      name: 'one signal may end many requests at once, of several names, and leaves those of others',
+      name: 'one signal may end many requests at once, of several names, and does not affect others',
       async run(t) {
         const [a, b] = await instances(t, 2)
         const held = await Promise.all(['one', 'two'].map((name) => hold(t, a, name)))
@@ -115,9 +115,9 @@ export const signalCases: Case[] = needing(
         cancel.abort()
         for (const { outcome } of doomed) await assert.rejects(outcome, domException('AbortError'))
         await pending(t, a, 1)
-        for (const { letGo } of held) letGo()
+        for (const { finish } of held) finish()
         await t.settled('the other one', other.lock)
-        other.letGo()
+        other.finish()
         await other.outcome
         assert.ok(doomed.every(({ called }) => !called))
       },

@@ -1,33 +1,36 @@
-/** Taking a lock away: from whoever holds it, before everybody who waits. */
+/** Stealing a lock: from any holder, before all waiters. */
 import { strict as assert } from 'node:assert'
 import { LockLostError } from '../../../src/index.js'
 import { type Case, needing } from '../../../src/testing/case.js'
 import { domException, hold, instances, pending, request } from './requests.js'
 
-/** Elsewhere than in memory a theft is noticed with the next renewal, after a third of this. */
+/**
+ * TTL: in stores other than memory the stolen holder may learn of the steal with its next renewal only, after a third
+ * of this.
+ */
 const TTL = 3_000
 
 export const stealCases: Case[] = needing(
-  ['line', 'revoke'],
+  ['queue', 'revoke'],
   [
     {
-      name: 'stealing what is free is asking for it',
+      name: 'a steal of a free lock is a plain request',
       async run(t) {
         const [a, b] = await instances(t, 2, TTL)
         const held = await hold(t, a, 'name', { steal: true })
         assert.deepEqual({ ...(await held.lock) }, { name: 'name', mode: 'exclusive' })
         assert.equal(await b.request('name', { ifAvailable: true }, (lock) => lock), null)
-        held.letGo('mine')
+        held.finish('mine')
         assert.equal(await held.outcome, 'mine')
       },
     },
     {
-      name: 'the robbed request rejects with an AbortError whose cause is the loss, and its result no longer counts',
+      name: 'the stolen request rejects with an AbortError whose cause is the loss, and its result no longer counts',
       async run(t) {
         const [a, b] = await instances(t, 2, TTL)
-        const robbed = await hold(t, a, 'name')
-        const thief = await hold(t, b, 'name', { steal: true })
-        const rejected = assert.rejects(robbed.outcome, (error) => {
+        const stolen = await hold(t, a, 'name')
+        const stealing = await hold(t, b, 'name', { steal: true })
+        const rejected = assert.rejects(stolen.outcome, (error) => {
           assert.ok(domException('AbortError')(error))
           const { cause } = error as DOMException
           assert.ok(cause instanceof LockLostError)
@@ -35,79 +38,79 @@ export const stealCases: Case[] = needing(
           return true
         })
         await t.settled('it is told', rejected)
-        robbed.letGo('too late')
+        stolen.finish('too late')
         assert.deepEqual(
           (await b.query()).held.map(({ clientId }) => clientId),
           [b.clientId],
-          'ending its callback does not free what the thief holds',
+          'the end of its callback does not free the lock of the stealing request',
         )
-        thief.letGo('mine')
-        assert.equal(await thief.outcome, 'mine')
+        stealing.finish('mine')
+        assert.equal(await stealing.outcome, 'mine')
       },
     },
     {
-      name: 'a robbed callback that ends before it is told is rejected all the same',
+      name: 'a stolen callback that ends before it is told is rejected all the same',
       async run(t) {
         const [a, b] = await instances(t, 2, TTL)
-        const robbed = await hold(t, a, 'name')
-        const thief = await hold(t, b, 'name', { steal: true })
-        robbed.letGo('as if nothing had happened')
-        await t.settled('it is told', assert.rejects(robbed.outcome, domException('AbortError')))
-        thief.letGo()
-        await thief.outcome
-        // Whoever fails by itself fails with its own error.
+        const stolen = await hold(t, a, 'name')
+        const stealing = await hold(t, b, 'name', { steal: true })
+        stolen.finish('as if nothing had happened')
+        await t.settled('it is told', assert.rejects(stolen.outcome, domException('AbortError')))
+        stealing.finish()
+        await stealing.outcome
+        // A callback that fails by itself rejects with its own error.
         const failing = await hold(t, a, 'name')
         const second = await hold(t, b, 'name', { steal: true })
         failing.fail(new Error('mine'))
         await t.settled('it is told', assert.rejects(failing.outcome))
-        second.letGo()
+        second.finish()
         await second.outcome
       },
     },
     {
-      name: 'stealing robs everybody who holds it shared',
+      name: 'a steal takes the lock from all shared holders',
       async run(t) {
         const [a, b, c] = await instances(t, 3, TTL)
-        const robbed = await Promise.all([a, b, a].map((locks) => hold(t, locks, 'name', { mode: 'shared' })))
-        const thief = await hold(t, c, 'name', { steal: true })
+        const stolen = await Promise.all([a, b, a].map((locks) => hold(t, locks, 'name', { mode: 'shared' })))
+        const stealing = await hold(t, c, 'name', { steal: true })
         assert.deepEqual(
           (await a.query()).held.map(({ mode, clientId }) => [mode, clientId]),
           [['exclusive', c.clientId]],
         )
-        for (const { outcome } of robbed) {
+        for (const { outcome } of stolen) {
           await t.settled('it is told', assert.rejects(outcome, domException('AbortError')))
         }
-        thief.letGo()
-        await thief.outcome
+        stealing.finish()
+        await stealing.outcome
       },
     },
     {
-      name: 'a thief goes before everybody who waits, and those keep their places',
+      name: 'a stealing request overtakes all waiters, which keep their queue entries',
       async run(t) {
         const [a, b, c] = await instances(t, 3, TTL)
-        const robbed = await hold(t, a, 'name')
+        const stolen = await hold(t, a, 'name')
         const first = request(b, 'name', { mode: 'shared' })
         await pending(t, a, 1)
         const second = request(c, 'name')
         await pending(t, a, 2)
-        const thief = await hold(t, c, 'name', { steal: true })
-        await t.settled('the robbed one is told', assert.rejects(robbed.outcome, domException('AbortError')))
+        const stealing = await hold(t, c, 'name', { steal: true })
+        await t.settled('the stolen request is told', assert.rejects(stolen.outcome, domException('AbortError')))
         assert.deepEqual([first.called, second.called], [false, false])
         assert.deepEqual(
           (await a.query()).pending.map(({ mode }) => mode),
           ['shared', 'exclusive'],
         )
-        thief.letGo()
-        await t.settled('the first in line', first.lock)
+        stealing.finish()
+        await t.settled('the first in the queue', first.lock)
         assert.equal(second.called, false)
-        first.letGo()
-        await t.settled('the second in line', second.lock)
-        second.letGo()
+        first.finish()
+        await t.settled('the second in the queue', second.lock)
+        second.finish()
         await Promise.all([first.outcome, second.outcome])
       },
     },
     {
-      name: 'a thief is robbed by the next one',
+      name: 'a stealing request can be stolen from by the next one',
       async run(t) {
         const [a, b, c] = await instances(t, 3, TTL)
         const held = [await hold(t, a, 'name')]
@@ -116,63 +119,63 @@ export const stealCases: Case[] = needing(
         for (const { outcome } of held) {
           await t.settled('it is told', assert.rejects(outcome, domException('AbortError')))
         }
-        last?.letGo('the last one')
+        last?.finish('the last one')
         assert.equal(await last?.outcome, 'the last one')
       },
     },
     {
-      name: 'other names are not robbed',
+      name: 'a steal does not affect other names',
       async run(t) {
         const [a, b] = await instances(t, 2, TTL)
         const mine = await hold(t, a, 'mine')
-        const thief = await hold(t, b, 'yours', { steal: true })
-        thief.letGo()
-        await thief.outcome
-        mine.letGo('undisturbed')
+        const stealing = await hold(t, b, 'yours', { steal: true })
+        stealing.finish()
+        await stealing.outcome
+        mine.finish('undisturbed')
         assert.equal(await mine.outcome, 'undisturbed')
       },
     },
     {
-      name: 'a lock taken with acquire can be stolen too, and a request be cut off by force',
+      name: 'a lock of acquire() can be stolen too, and a request can be revoked',
       async run(t) {
         const [a, b] = await instances(t, 2, TTL)
         const lock = await a.acquire('name')
-        const thief = await hold(t, b, 'name', { steal: true })
+        const stealing = await hold(t, b, 'name', { steal: true })
         await t.until('the holder is told', () => lock.signal.aborted)
         assert.ok(!lock.isHeld)
         const [cut] = await a.forceRelease('name')
         assert.equal(cut?.mode, 'exclusive')
-        await t.settled('so is the thief', assert.rejects(thief.outcome, domException('AbortError')))
+        await t.settled('the stealing request is told', assert.rejects(stealing.outcome, domException('AbortError')))
       },
     },
   ],
 )
 
-/** In memory everything happens in one turn of the event loop, so that the order can be told exactly. */
+/** In memory everything happens in one turn of the event loop, so that the order is exact. */
 export const stealAtOnce: Case[] = [
   {
-    name: 'whoever is robbed in memory is rejected before the callback of the thief is called',
+    name: 'a request that is stolen in memory rejects before the callback of the stealing request is called',
     async run(t) {
       const [a, b] = await instances(t, 2)
       const order: string[] = []
-      const robbed = await hold(t, a, 'name')
-      const rejected = robbed.outcome.catch(() => order.push('robbed'))
-      await b.request('name', { steal: true }, () => order.push('thief'))
+      const stolen = await hold(t, a, 'name')
+      const rejected = stolen.outcome.catch(() => order.push('stolen'))
+      await b.request('name', { steal: true }, () => order.push('stealing'))
       await rejected
-      assert.deepEqual(order, ['robbed', 'thief'])
+      assert.deepEqual(order, ['stolen', 'stealing'])
     },
   },
   {
-    name: 'whoever is robbed between the grant and its callback is rejected, and the callback is not called',
+    name: 'a request that is stolen between the grant and its callback rejects, and the callback is not called',
     async run(t) {
       const [a, b] = await instances(t, 2)
-      const robbed = request(a, 'name')
-      const thief = request(b, 'name', { steal: true })
-      await t.settled('the thief has it', thief.lock)
-      await assert.rejects(robbed.outcome, domException('AbortError'))
-      assert.equal(robbed.called, false)
-      thief.letGo()
-      await thief.outcome
+      const stolen = request(a, 'name')
+      const stealing = request(b, 'name', { steal: true })
+      await t.settled('the stealing request has it', stealing.lock)
+      await assert.rejects(stolen.outcome, domException('AbortError'))
+      assert.equal(stolen.called, false)
+      stealing.finish()
+      await stealing.outcome
     },
   },
 ]

@@ -1,5 +1,5 @@
-import { kinds, suite } from '../../support/places.js'
-import { anyName, argumentCases, lineless, plainNames } from './arguments.js'
+import { kinds, suite, suiteKinds } from '../../../testbed/fixtures.js'
+import { anyName, argumentCases, withoutQueue, plainNames } from './arguments.js'
 import { holdingCases } from './holding.js'
 import { orderCases } from './order.js'
 import { queryCases } from './query.js'
@@ -13,9 +13,9 @@ const cases = [
   ...signalCases,
   ...stealCases,
   ...queryCases,
-  ...lineless,
+  ...withoutQueue,
 ]
 
-const { memory, ...others } = kinds
-suite(memory, [...cases, anyName, ...stealAtOnce])
-for (const kind of Object.values(others)) suite(kind, [...cases, plainNames])
+for (const kind of suiteKinds()) {
+  suite(kind, kind === kinds.memory ? [...cases, anyName, ...stealAtOnce] : [...cases, plainNames])
+}

@@ -1,7 +1,7 @@
-// Methods under a lock, compiled as everybody compiles decorators; says what came of each.
+// Methods under a lock, compiled with standard decorators; reports the outcome of each.
 import { createLocks, InvalidOptionError, locked, memory } from '../../../src/index.js'
 
-export interface Report {
+export interface DecoratedReport {
   nightly: string[]
   charges: string[]
   oneAtATime: number
@@ -85,7 +85,7 @@ class Overridden extends Billing {
   }
 }
 
-/** What misuse is answered with, as a compiler of old decorators or a mistake would cause it. */
+/** The error of a misuse, as a compiler of old decorators or a mistake would cause it. */
 function misuse(apply: () => unknown): string {
   try {
     apply()
@@ -100,7 +100,7 @@ const charges = await Promise.all([billing.charge('1', 10), billing.charge('1', 
 const own = new Error('mine')
 const apply = locked(locks, 'name') as unknown as (target: unknown, context: unknown) => unknown
 
-const report: Report = {
+const report: DecoratedReport = {
   nightly: await billing.nightly(),
   charges,
   oneAtATime: billing.most,

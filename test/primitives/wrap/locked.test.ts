@@ -1,13 +1,13 @@
 import { beforeAll, describe, expect, expectTypeOf, test } from 'vitest'
 import { createLocks, locked, memory } from '../../../src/index.js'
-import { startChild } from '../../../scripts/support/children.js'
-import type { Report } from './decorated.child.js'
+import { startChild } from '../../../testbed/children.js'
+import type { DecoratedReport } from './decorated.child.js'
 
 describe('@locked, compiled as a standard decorator', () => {
-  let report: Report
+  let report: DecoratedReport
 
   beforeAll(async () => {
-    const child = startChild<Report>(new URL('decorated.child.ts', import.meta.url))
+    const child = startChild<DecoratedReport>(new URL('decorated.child.ts', import.meta.url))
     report = await child.next()
     expect(await child.ended).toBe(0)
   })
@@ -17,7 +17,7 @@ describe('@locked, compiled as a standard decorator', () => {
     expect(report.free).toEqual([])
   })
 
-  test('the name may depend on the arguments, and calls of the same name come one after the other', () => {
+  test('the name may depend on the arguments, and calls of the same name run one after the other', () => {
     expect(report.charges).toEqual(['1 10 true', '1 20 true'])
     expect(report.oneAtATime).toBe(1)
   })
@@ -26,15 +26,15 @@ describe('@locked, compiled as a standard decorator', () => {
     expect(report.close).toEqual(['acme', '2024', 'acme:2024 exclusive'])
   })
 
-  test('options are those of withLock', () => {
+  test('the options of withLock apply', () => {
     expect(report.read).toEqual(['page shared'])
   })
 
-  test('what the method throws is what the call rejects with', () => {
+  test('a call rejects with the error of the method', () => {
     expect(report.failed).toBe(true)
   })
 
-  test('static and private methods, and methods called through super', () => {
+  test('static and private methods, and methods called through super, run under the lock', () => {
     expect(report.audit).toEqual(['north', 'static exclusive'])
     expect(report.reveal).toEqual(['private exclusive'])
     expect(report.overridden).toEqual(['overridden', 'nightly exclusive'])
@@ -45,7 +45,7 @@ describe('@locked, compiled as a standard decorator', () => {
     expect(report.onPrototype).toBe(true)
   })
 
-  test('anything but a method is refused when the class is made', () => {
+  test('anything but a method is rejected when the class is defined', () => {
     for (const said of [report.legacyField, report.onClass, report.onField]) {
       expect(said).toMatch(/^locked takes a method/)
     }
@@ -53,7 +53,7 @@ describe('@locked, compiled as a standard decorator', () => {
   })
 })
 
-test('@locked works as a decorator of experimentalDecorators too, and keeps what others wrote on the method', async () => {
+test('@locked works with experimentalDecorators too, and keeps the metadata that other decorators wrote on the method', async () => {
   const locks = createLocks(memory())
   const metadata = new Map<unknown, Map<unknown, unknown>>()
   // What reflect-metadata, which NestJS uses, adds to Reflect.
@@ -81,7 +81,7 @@ test('@locked works as a decorator of experimentalDecorators too, and keeps what
   for (const name of Object.keys(reflection)) Reflect.deleteProperty(Reflect, name)
 })
 
-test('types: the method keeps its own, and the name is made of its arguments', () => {
+test('the method keeps its type, and the type of the name function follows its arguments', () => {
   const locks = createLocks(memory())
   class Account {
     id = 1

@@ -7,20 +7,20 @@ import {
   memory,
   SelfDeadlockError,
 } from '../../../src/index.js'
-import { kinds } from '../../support/places.js'
+import { kinds } from '../../../testbed/fixtures.js'
 
 const names = async (locks: ReturnType<typeof createLocks>): Promise<string[]> =>
   (await locks.holders()).map(({ name }) => name)
 
 describe('locks.wrap', () => {
-  test('a wrapped function runs under the lock of that name, and lets go', async () => {
+  test('a wrapped function runs under the lock of that name, and releases it', async () => {
     const locks = createLocks(memory())
     const wrapped = locks.wrap('report', async () => names(locks))
     expect(await wrapped()).toEqual(['report'])
     expect(await names(locks)).toEqual([])
   })
 
-  test('the name may depend on the arguments: the same excludes, others do not', async () => {
+  test('the name may depend on the arguments: equal names exclude each other, others do not', async () => {
     const locks = createLocks(memory())
     const seen: string[] = []
     const refresh = locks.wrap(
@@ -39,7 +39,7 @@ describe('locks.wrap', () => {
     expect(seen.slice(0, 2)).toEqual(['ada 1 begins', 'bob 1 begins'])
   })
 
-  test('arguments go in and results come out as they are, promised or not', async () => {
+  test('arguments and results are passed unchanged, promised or not', async () => {
     const locks = createLocks(memory())
     const thing = {}
     expect(await locks.wrap('name', (...args: unknown[]) => args)(1, thing, undefined)).toEqual([1, thing, undefined])
@@ -48,7 +48,7 @@ describe('locks.wrap', () => {
     expect(await locks.wrap('name', () => {})()).toBeUndefined()
   })
 
-  test('what the function throws is what the call rejects with, never a throw, and the lock is free again', async () => {
+  test('a call rejects with the error of the function, never throws, and the lock is free again', async () => {
     const locks = createLocks(memory())
     const own = new Error('mine')
     const throws = locks.wrap('name', () => {
@@ -59,7 +59,7 @@ describe('locks.wrap', () => {
     expect(await locks.tryAcquire('name')).not.toBeNull()
   })
 
-  test('what goes wrong on the way there rejects too: a name that throws, a name that is none, bad options', async () => {
+  test('a name function that throws, an invalid name and bad options reject as well', async () => {
     const locks = createLocks(memory())
     const own = new Error('mine')
     const nameless = locks.wrap(
@@ -76,7 +76,7 @@ describe('locks.wrap', () => {
     await expect(locks.wrap('name', () => 1, { ttl: 'soon' as never })()).rejects.toBeInstanceOf(InvalidOptionError)
   })
 
-  test('`this` reaches the function and the name', async () => {
+  test('`this` is passed to the function and to the name function', async () => {
     const locks = createLocks(memory())
     const account = {
       id: 7,
@@ -92,12 +92,12 @@ describe('locks.wrap', () => {
     expect(await account.close()).toEqual([7, ['account:7']])
   })
 
-  test('it keeps the name of the function', () => {
+  test('a wrapped function keeps the name of the function', () => {
     const locks = createLocks(memory())
     expect(locks.wrap('x', async function refresh() {}).name).toBe('refresh')
   })
 
-  test('options are those of withLock: mode, wait, signal, ttl', async () => {
+  test('the options of withLock apply: mode, wait, signal, ttl', async () => {
     const locks = createLocks(memory())
     let inside = 0
     let most = 0
@@ -119,7 +119,7 @@ describe('locks.wrap', () => {
     await expect(locks.wrap('page', () => 1, { signal: AbortSignal.abort(reason) })()).rejects.toBe(reason)
   })
 
-  test('calling itself is refused at once instead of waiting for itself; detached work may wait', async () => {
+  test('a recursive call is rejected at once instead of waiting for itself, and detached work may wait', async () => {
     const locks = createLocks(memory())
     const again = locks.wrap('name', (depth: number): Promise<number> | number => (depth === 0 ? 0 : again(depth - 1)))
     expect(await again(0)).toBe(0)
@@ -132,14 +132,14 @@ describe('locks.wrap', () => {
 
   test('a lock that is lost meanwhile rejects the call, although the function returned', async () => {
     const locks = createLocks(memory())
-    const robbed = locks.wrap('name', async () => {
+    const stolen = locks.wrap('name', async () => {
       await locks.forceRelease('name')
       return 'done'
     })
-    await expect(robbed()).rejects.toBeInstanceOf(LockLostError)
+    await expect(stolen()).rejects.toBeInstanceOf(LockLostError)
   })
 
-  test('bad arguments are named when wrapping, before anything runs', () => {
+  test('bad arguments are reported when wrapping, before anything runs', () => {
     const locks = createLocks(memory())
     const option = (name: string): object => expect.objectContaining({ code: 'INVALID_OPTION', option: name })
     for (const fn of [undefined, null, 'text', {}]) {
@@ -150,7 +150,7 @@ describe('locks.wrap', () => {
     }
   })
 
-  test('types are those of the function, in a promise', () => {
+  test('a wrapped function has the types of the function, in a promise', () => {
     const locks = createLocks(memory())
     const wrapped = locks.wrap(
       (user: string) => user,
@@ -169,9 +169,9 @@ describe('locks.wrap', () => {
     locks.wrap(ofNumbers, (user: string) => user)
   })
 
-  test('two instances on one place exclude each other: sqlite', async () => {
-    const place = await kinds.sqlite.open()
-    const stores = [await place.store(), await place.store()]
+  test('two instances on one SQLite file exclude each other', async () => {
+    const fixture = await kinds.sqlite.open()
+    const stores = [await fixture.store(), await fixture.store()]
     let inside = 0
     let most = 0
     const work = stores.map((store) =>
@@ -184,6 +184,6 @@ describe('locks.wrap', () => {
     await Promise.all(Array.from({ length: 10 }, (_, i) => work[i % 2]?.()))
     expect(most).toBe(1)
     for (const store of stores) await store.close()
-    await place.close()
+    await fixture.close()
   })
 })

@@ -1,6 +1,6 @@
 import pg from 'pg'
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import { startPostgres } from '../../../scripts/servers/index.js'
+import { startPostgres } from '../../../testbed/servers/index.js'
 import { advisory } from '../../../src/stores/postgres-advisory/index.js'
 import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
 
@@ -11,13 +11,12 @@ conformance({
   beforeAll,
   afterAll,
   cases: [...storeCases(), ...coreCases()],
-  lacks: ['line', 'handoff', 'counting', 'values', 'watch', 'take', 'owners'],
+  lacks: ['queue', 'handoff', 'counting', 'values', 'watch', 'watchGrants', 'take', 'owners'],
   except: {
-    'all or none that is asked again by the same owners gets the same grants':
+    'an atomic batch that the same owners send again returns the same grants':
       'an owner is known to its own client only',
-    'all or none completes what its owner already holds in part': 'an owner is known to its own client only',
-    'when the store doubts, every lease is renewed at once, and one that is gone is lost':
-      'another client cannot release it',
+    'an atomic batch completes what its owner already holds in part': 'an owner is known to its own client only',
+    'a possible loss renews every lease at once, and a lease that is gone is lost': 'another client cannot release it',
     'a hundred locks are renewed together, not one by one':
       'claims that wait travel alone, and are batched by the store',
   },

@@ -1,17 +1,17 @@
 import { expect, test } from 'vitest'
-import { startPostgres } from '../../../scripts/servers/index.js'
-import { crowd, faultsOf } from './history.js'
+import { startPostgres } from '../../../testbed/servers/index.js'
+import { runHistory, faultsOf } from '../../../testbed/postgres-advisory/history.js'
 
-test('processes that contend and are killed leave a history of one holder at a time, with growing tokens', async () => {
+test('a history of contending processes, some of them killed, has one holder at a time and growing tokens', async () => {
   await using server = await startPostgres()
-  const facts = { url: server.url, processes: 3, acquisitions: 50, names: 4, kills: 3, seed: 5 }
-  const { faults, grants, lost } = await crowd(facts)
+  const options = { url: server.url, processes: 3, acquisitions: 50, names: 4, kills: 3, seed: 5 }
+  const { faults, grants, lost } = await runHistory(options)
   expect(faults).toEqual([])
   expect(lost).toBe(0)
   expect(grants).toBeGreaterThanOrEqual(3 * 50)
 }, 60_000)
 
-test('the judge of histories finds two holders at a time, tokens that go back and tokens given twice', () => {
+test('faultsOf() finds two holders at a time, tokens that go back and tokens given twice', () => {
   const turn = (name: string, token: bigint, from: bigint, to: bigint | undefined) => ({ name, token, from, to })
   expect(faultsOf([turn('a', 1n, 0n, 5n), turn('a', 2n, 5n, 9n), turn('b', 3n, 1n, 2n)])).toEqual([])
   expect(faultsOf([turn('a', 1n, 0n, 5n), turn('a', 2n, 4n, 9n)])).toHaveLength(1)

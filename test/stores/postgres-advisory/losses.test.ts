@@ -5,13 +5,13 @@ import {
   startPostgres,
   startProxy,
   startStandby,
-} from '../../../scripts/servers/index.js'
-import { idOfName } from '../../../src/stores/postgres-advisory/ids.js'
+} from '../../../testbed/servers/index.js'
+import { idOfName } from '../../../src/stores/postgres-advisory/keys.js'
 import { type Answer, createLocks, type Lock, type LockLostError, StoreUnavailableError } from '../../../src/index.js'
-import { ask, claim, Other, Place, sleep, until } from './place.js'
+import { ask, claim, OtherProcess, AdvisoryFixture, sleep, until } from '../../../testbed/postgres-advisory/fixture.js'
 
 let server: PostgresServer
-let place: Place
+let fixture: AdvisoryFixture
 
 beforeAll(async () => {
   server = await startPostgres()
@@ -19,11 +19,11 @@ beforeAll(async () => {
 afterAll(() => server.stop())
 
 beforeEach(async () => {
-  place = new Place(await server.createDatabase())
+  fixture = new AdvisoryFixture(await server.createDatabase())
 })
-afterEach(() => place.close())
+afterEach(() => fixture.close())
 
-/** When it is told that it is lost, and why. */
+/** Resolves with the reason when the lock is lost. */
 function lost(lock: Lock): Promise<string> {
   const { signal } = lock
   const why = (): string => (signal.reason as LockLostError).why
@@ -31,25 +31,39 @@ function lost(lock: Lock): Promise<string> {
   return new Promise((resolve) => signal.addEventListener('abort', () => resolve(why())))
 }
 
-describe('a connection that ends', () => {
-  test('takes all its locks with it, at once, and no others', async () => {
-    const store = place.store()
+describe('a connection that is lost', () => {
+  test('its error is what outage() returns, until a session is opened again', async () => {
+    const store = fixture.store()
+    const locks = createLocks(store)
+    await locks.acquire('a')
+    expect(store.outage?.()).toBeUndefined()
+    const [pid] = await fixture.sessions()
+    await fixture.query('SELECT pg_terminate_backend($1)', [pid])
+    await expect.poll(() => store.outage?.()).toBeInstanceOf(StoreUnavailableError)
+    expect(String(store.outage?.())).toContain('an administrator ended the connection')
+    await locks.acquire('b')
+    expect(store.outage?.()).toBeUndefined()
+    await locks.close({ grace: 0 })
+  })
+
+  test('every lock on the connection is lost at once, and no other lock is', async () => {
+    const store = fixture.store()
     const locks = createLocks(store)
     const held = await Promise.all(['a', 'b', 'c'].map((name) => locks.acquire(name)))
-    const [pid] = await place.sessions()
-    // One more, on a session of its own: it was waited for.
+    const [pid] = await fixture.sessions()
+    // One more lock on a session of its own, because it was waited for.
     const blocker = claim('elsewhere')
-    const other = place.store()
+    const other = fixture.store()
     await ask(other, blocker)
     const waiting = locks.acquire('elsewhere')
-    await until('it stands in the queue', async () => (await place.waiting()) === 1)
+    await until('the waiter stands in the queue', async () => (await fixture.waiting()) === 1)
     await other.release([blocker])
     const apart = await waiting
     const told = held.map(lost)
     const since = performance.now()
-    await place.look('SELECT pg_terminate_backend($1)', [pid])
+    await fixture.query('SELECT pg_terminate_backend($1)', [pid])
     expect(await Promise.all(told)).toEqual(['session', 'session', 'session'])
-    // Nothing waits for a beat or a ttl (30 s).
+    // Holders are told without waiting for a heartbeat or the ttl (30 s).
     expect(performance.now() - since).toBeLessThan(5_000)
     expect(apart.isHeld).toBe(true)
     expect(await held[0]?.release()).toBe(false)
@@ -58,33 +72,33 @@ describe('a connection that ends', () => {
     expect(await apart.release()).toBe(true)
   })
 
-  test('while the lock is asked for is made up for by another', async () => {
-    const locks = createLocks(place.store())
+  test('an acquire whose connection ends is tried again on another connection', async () => {
+    const locks = createLocks(fixture.store())
     await (await locks.acquire('first')).release()
     for (let round = 0; round < 5; round++) {
-      const [pid] = await place.sessions()
+      const [pid] = await fixture.sessions()
       const [lock] = await Promise.all([
         locks.tryAcquire(`asked:${round}`),
-        place.look('SELECT pg_terminate_backend($1)', [pid]),
+        fixture.query('SELECT pg_terminate_backend($1)', [pid]),
       ])
-      // Granted before or after: it is one or the other, and never a lock that is not there.
-      const [row] = await place.look('SELECT pid FROM pg_locks WHERE locktype = $1 AND granted', ['advisory'])
+      // The claim is granted before or after the loss: `isHeld` is never true for a lock that the server does not have.
+      const [row] = await fixture.query('SELECT pid FROM pg_locks WHERE locktype = $1 AND granted', ['advisory'])
       if (lock?.isHeld) expect(row).toBeDefined()
       await lock?.release()
     }
   })
 
-  test('while waiting is made up for, and the wait goes on', async () => {
-    const [a, b] = [createLocks(place.store()), createLocks(place.store())]
+  test('a wait whose connection ends goes on with another connection', async () => {
+    const [a, b] = [createLocks(fixture.store()), createLocks(fixture.store())]
     const held = await a.acquire('waited')
     const waiting = b.acquire('waited', { wait: '20s' })
-    const [row] = await until('it stands in the queue', async () => {
-      const rows = await place.look("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    const [row] = await until('the waiter stands in the queue', async () => {
+      const rows = await fixture.query("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
       return rows.length > 0 && rows
     })
-    await place.look('SELECT pg_terminate_backend($1)', [row?.['pid']])
-    await until('it stands in the queue again', async () => {
-      const rows = await place.look("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    await fixture.query('SELECT pg_terminate_backend($1)', [row?.['pid']])
+    await until('the waiter stands in the queue again', async () => {
+      const rows = await fixture.query("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
       return rows.length > 0 && rows[0]?.['pid'] !== row?.['pid']
     })
     await held.release()
@@ -100,22 +114,22 @@ describe('a network that fails', () => {
   })
   afterEach(() => proxy.stop())
 
-  test('by cutting the connection: every lock on it is lost at once', async () => {
-    const locks = createLocks(new Place(proxy.through(place.url)).store())
+  test('every lock on a connection that the network cuts is lost at once', async () => {
+    const locks = createLocks(new AdvisoryFixture(proxy.through(fixture.url)).store())
     const lock = await locks.acquire('cut')
     const told = lost(lock)
     proxy.cut()
     expect(await told).toBe('session')
-    await until('the server has freed it', async () => (await place.held()) === 0)
+    await until('the server has freed it', async () => (await fixture.held()) === 0)
     expect(await (await locks.acquire('cut')).release()).toBe(true)
   })
 
-  test('by silence: the holder gives up before the server lets anybody else in', async () => {
-    const through = createLocks(new Place(proxy.through(place.url)).store())
-    const direct = createLocks(place.store())
+  test('a holder behind a silent network gives up before the server grants the lock to the next', async () => {
+    const through = createLocks(new AdvisoryFixture(proxy.through(fixture.url)).store())
+    const direct = createLocks(fixture.store())
     const lock = await through.acquire('silent', { ttl: '2s' })
     const waiting = direct.acquire('silent', { wait: 'forever' })
-    await until('the next stands in the queue', async () => (await place.waiting()) === 1)
+    await until('the next stands in the queue', async () => (await fixture.waiting()) === 1)
     const { signal } = lock
     proxy.blackhole()
     const next = await waiting
@@ -124,14 +138,14 @@ describe('a network that fails', () => {
     expect(next.fencingToken).toBeGreaterThan(lock.fencingToken)
   })
 
-  test('by silence: a session that once waited in the queue is given up as soon as any other', async () => {
-    const store = new Place(proxy.through(place.url)).store({ timeout: 300, queueFor: '1h' })
+  test('a session that once waited in the queue is given up by silence as soon as any other', async () => {
+    const store = new AdvisoryFixture(proxy.through(fixture.url)).store({ timeout: 300, queueFor: '1h' })
     const blocker = claim('watched')
-    const direct = place.store()
+    const direct = fixture.store()
     await ask(direct, blocker)
     const wanted = claim('watched', { blockMs: 10_000 })
     const waiting = ask(store, wanted)
-    await until('it stands in the queue', async () => (await place.waiting()) === 1)
+    await until('the waiter stands in the queue', async () => (await fixture.waiting()) === 1)
     await direct.release([blocker])
     expect((await waiting).granted).toBe(true)
     await store.release([wanted])
@@ -139,8 +153,8 @@ describe('a network that fails', () => {
     expect((await ask(store, claim('watched'))).granted).toBe('unknown')
   })
 
-  test('for a moment: what is held stays held', async () => {
-    const locks = createLocks(new Place(proxy.through(place.url)).store())
+  test('a lock stays held when the network stalls for less than its ttl', async () => {
+    const locks = createLocks(new AdvisoryFixture(proxy.through(fixture.url)).store())
     const lock = await locks.acquire('stalled', { ttl: '6s' })
     proxy.stall()
     await sleep(2_500)
@@ -151,21 +165,21 @@ describe('a network that fails', () => {
   })
 })
 
-describe('a process that', () => {
-  test('freezes is freed within the ttl, and finds out when it wakes', async () => {
-    const other = new Other('hold', place.url, 'frozen', '2000')
+describe('a process that freezes or is killed', () => {
+  test('the lock of a frozen process is freed within the ttl, and the process learns of the loss when it wakes', async () => {
+    const other = new OtherProcess('hold', fixture.url, 'frozen', '2000')
     await other.says('held')
-    const locks = createLocks(place.store())
+    const locks = createLocks(fixture.store())
     const waiting = locks.acquire('frozen', { wait: 'forever' })
-    await until('the next stands in the queue', async () => (await place.waiting()) === 1)
+    await until('the next stands in the queue', async () => (await fixture.waiting()) === 1)
     const since = performance.now()
     other.signal('SIGSTOP')
     const next = await waiting
-    // The ttl counts from the last beat before the freeze. The rest is for a busy machine.
+    // The ttl counts from the last heartbeat before the freeze. The rest is for a busy machine.
     expect(performance.now() - since).toBeLessThan(2_000 + 1_500)
     other.signal('SIGCONT')
-    // Its time had passed before its session was ended for that.
-    expect(await other.says('lost')).toBe('lost expired')
+    // The ttl had passed before the server ended the session for it, so the lock ran out and was not lost with the session.
+    expect(await other.says('lost')).toBe('lost frozen')
     expect(next.isHeld).toBe(true)
     await other.end()
   })
@@ -174,74 +188,77 @@ describe('a process that', () => {
     ['before a longer one', 'short:2000,long:60000'],
     ['after a longer one', 'long:60000,short:2000'],
     ['as a reader beside a longer one of the same name', 'long:60000,short:60000:shared,short:2000:shared'],
-  ])('freezes with a lock of 2 s taken %s keeps it for at most twice its ttl, and the longer one', async (_, held) => {
-    const other = new Other('both', place.url, held)
-    onTestFinished(() => other.end())
-    await other.says('all held')
-    const shared = held.includes('shared')
-    const locks = createLocks(place.store())
-    const since = performance.now()
-    other.signal('SIGSTOP')
-    if (shared) {
-      // Two readers: one of them is freed in time, the other holds for its minute.
-      await until('the short one is freed', async () => (await place.count("granted AND mode = 'ShareLock'")) === 1)
-    } else {
-      await locks.acquire('short', { wait: 'forever' })
-    }
-    expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
-    expect(await locks.tryAcquire('long')).toBeNull()
-    other.signal('SIGCONT')
-    await other.says('lost short of 2000')
-    // A renewal of the longer one, at a third of its ttl, would come much later: it is asked for by its own session.
-    await sleep(500)
-    expect(other.lines.filter((line) => line.startsWith('lost'))).toEqual(['lost short of 2000'])
-    expect(await locks.tryAcquire('long')).toBeNull()
-  })
+  ])(
+    'a frozen process keeps a lock of 2 s taken %s for at most twice its ttl, and keeps the longer one',
+    async (_, held) => {
+      const other = new OtherProcess('both', fixture.url, held)
+      onTestFinished(() => other.end())
+      await other.says('all held')
+      const shared = held.includes('shared')
+      const locks = createLocks(fixture.store())
+      const since = performance.now()
+      other.signal('SIGSTOP')
+      if (shared) {
+        // Of the two readers, one is freed in time and the other holds for its minute.
+        await until('the short one is freed', async () => (await fixture.count("granted AND mode = 'ShareLock'")) === 1)
+      } else {
+        await locks.acquire('short', { wait: 'forever' })
+      }
+      expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
+      expect(await locks.tryAcquire('long')).toBeNull()
+      other.signal('SIGCONT')
+      await other.says('lost short of 2000')
+      // The longer lock is on a session of its own, which the loss of the other one does not touch.
+      await sleep(500)
+      expect(other.lines.filter((line) => line.startsWith('lost'))).toEqual(['lost short of 2000'])
+      expect(await locks.tryAcquire('long')).toBeNull()
+    },
+  )
 
-  test('freezes with a lock of 2 s on a connection that held one of a minute before keeps it for twice its ttl', async () => {
-    const other = new Other('after', place.url, 'short', '2000')
+  test('a frozen process keeps a lock of 2 s for at most twice its ttl on a connection that held one of a minute before', async () => {
+    const other = new OtherProcess('after', fixture.url, 'short', '2000')
     onTestFinished(() => other.end())
     await other.says('held')
     other.signal('SIGSTOP')
     const since = performance.now()
-    await until('it is freed', async () => (await place.held()) === 0)
+    await until('the lock is freed', async () => (await fixture.held()) === 0)
     expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
   })
 
-  test('freezes while it waits is granted a lock that it keeps for at most twice its ttl', async () => {
+  test('a process that freezes while it waits keeps the lock it is granted for at most twice its ttl', async () => {
     const blocker = claim('queued')
-    const store = place.store()
+    const store = fixture.store()
     await ask(store, blocker)
-    const other = new Other('both', place.url, 'long:60000,queued:2000')
+    const other = new OtherProcess('both', fixture.url, 'long:60000,queued:2000')
     onTestFinished(() => other.end())
     await other.says('held long')
-    await until('it stands in the queue', async () => (await place.waiting()) === 1)
+    await until('the waiter stands in the queue', async () => (await fixture.waiting()) === 1)
     other.signal('SIGSTOP')
     const since = performance.now()
     await store.release([blocker])
-    await until('it was granted and freed again', async () => (await ask(store, blocker)).granted === true)
+    await until('the lock was granted and freed again', async () => (await ask(store, blocker)).granted === true)
     expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
   })
 
-  test('is killed frees its locks without waiting for the ttl, and its place in the queue', async () => {
-    const holder = new Other('hold', place.url, 'killed')
+  test('a killed process frees its locks and its queue entry without waiting for the ttl', async () => {
+    const holder = new OtherProcess('hold', fixture.url, 'killed')
     await holder.says('held')
-    const waiter = new Other('wait', place.url, 'killed')
-    await until('the next stands in the queue', async () => (await place.waiting()) === 1)
+    const waiter = new OtherProcess('wait', fixture.url, 'killed')
+    await until('the next stands in the queue', async () => (await fixture.waiting()) === 1)
     await waiter.end()
-    await until('it has left the queue', async () => (await place.waiting()) === 0)
-    const locks = createLocks(place.store())
+    await until('the killed waiter has left the queue', async () => (await fixture.waiting()) === 0)
+    const locks = createLocks(fixture.store())
     const waiting = locks.acquire('killed', { wait: 'forever' })
-    await until('somebody else stands there', async () => (await place.waiting()) === 1)
+    await until('another waiter stands in the queue', async () => (await fixture.waiting()) === 1)
     await holder.end()
     expect(await (await waiting).release()).toBe(true)
   })
 })
 
-describe('a server that', () => {
-  test('is restarted at once loses all locks, holders are told, and it goes on with larger tokens', async () => {
+describe('a server that restarts, fails over or is full', () => {
+  test('a restarted server has lost all locks, holders are told, and waiters get larger tokens', async () => {
     await using own = await startPostgres()
-    const here = new Place(own.url)
+    const here = new AdvisoryFixture(own.url)
     const [a, b] = [createLocks(here.store()), createLocks(here.store())]
     const lock = await a.acquire('restarted')
     const waiting = b.acquire('restarted', { wait: '30s' })
@@ -255,11 +272,11 @@ describe('a server that', () => {
     await here.close()
   })
 
-  test('fails over to a standby loses all locks, holders are told, and tokens go on growing', async () => {
+  test('a failover to a standby ends all locks, holders are told, and tokens go on growing', async () => {
     await using primary = await startPostgres()
     await using standby = await startStandby(primary, { synchronous: true })
     await using proxy = await startProxy(primary.port)
-    const here = new Place(proxy.through(primary.url))
+    const here = new AdvisoryFixture(proxy.through(primary.url))
     const store = here.store()
     const locks = createLocks(store)
     const lock = await locks.acquire('failed over')
@@ -267,28 +284,28 @@ describe('a server that', () => {
     await primary.kill()
     expect(await told).toBe('session')
     await standby.promote()
-    const there = new Place(standby.url)
+    const there = new AdvisoryFixture(standby.url)
     const next = await createLocks(there.store()).acquire('failed over')
     expect(next.fencingToken).toBeGreaterThan(lock.fencingToken)
     await there.close()
     await here.close()
   })
 
-  test('does not finish to set a session up: it is given up, and the next one works', async () => {
-    const store = place.store({ timeout: 300 })
-    // Whoever begins a session raises the sequence under this lock.
+  test('a session whose setup takes too long is given up, and the next one works', async () => {
+    const store = fixture.store({ timeout: 300 })
+    // The setup of a session raises the sequence under this lock.
     const { bits } = idOfName('\0leasehold advisory raising')
-    await place.look('SELECT pg_advisory_lock($1)', [bits])
+    await fixture.query('SELECT pg_advisory_lock($1)', [bits])
     const refused = await ask(store, claim('later'))
     expect(refused).toMatchObject({ granted: 'unknown', error: { message: expect.stringContaining('not answer') } })
-    await place.look('SELECT pg_advisory_unlock($1)', [bits])
+    await fixture.query('SELECT pg_advisory_unlock($1)', [bits])
     expect((await ask(store, claim('later'))).granted).toBe(true)
   })
 
-  test('is a standby is refused: its locks would exclude nobody on the primary', async () => {
+  test('a standby is refused, because its locks would exclude nobody on the primary', async () => {
     await using primary = await startPostgres()
     await using standby = await startStandby(primary)
-    const here = new Place(standby.url)
+    const here = new AdvisoryFixture(standby.url)
     const error = await createLocks(here.store())
       .tryAcquire('standby')
       .catch((caught: unknown) => caught)
@@ -297,9 +314,9 @@ describe('a server that', () => {
     await here.close()
   })
 
-  test('has no room for another lock says so, and what is held stays held and can be released', async () => {
+  test('a server without room for another lock says so, and held locks stay held and can be released', async () => {
     await using own = await startPostgres({ settings: { max_locks_per_transaction: 10, max_connections: 10 } })
-    const here = new Place(own.url)
+    const here = new AdvisoryFixture(own.url)
     const store = here.store()
     const claims = Array.from({ length: 8_000 }, (_, i) => claim(`full:${i}`))
     const answers: Answer[] = []
@@ -317,13 +334,13 @@ describe('a server that', () => {
     await here.close()
   })
 
-  test('takes no more connections: who cannot open a session to wait on asks again, and is served', async () => {
+  test('a waiter that cannot open another session polls, and gets the lock', async () => {
     await using own = await startPostgres({ settings: { max_connections: 12, superuser_reserved_connections: 1 } })
-    const here = new Place(own.url)
+    const here = new AdvisoryFixture(own.url)
     const [a, b] = [createLocks(here.store()), createLocks(here.store())]
     const held = await a.acquire('crowded')
     await (await b.acquire('warm')).release()
-    await here.look('CREATE ROLE crowd LOGIN')
+    await here.query('CREATE ROLE crowd LOGIN')
     const crowd = here.pool({
       max: 50,
       user: 'crowd',
@@ -348,9 +365,9 @@ describe('a server that', () => {
 })
 
 describe('settings of a role or a pool', () => {
-  test('that would cut a wait short, hide it or make the session read only do not apply to ours', async () => {
+  test('settings that would cut a wait short, hide it or make a session read only do not apply to sessions of the store', async () => {
     const role = `strict_${Date.now()}`
-    await place.look(`CREATE ROLE ${role} LOGIN SUPERUSER`)
+    await fixture.query(`CREATE ROLE ${role} LOGIN SUPERUSER`)
     for (const setting of [
       "statement_timeout = '50ms'",
       "lock_timeout = '20ms'",
@@ -360,14 +377,14 @@ describe('settings of a role or a pool', () => {
       'default_transaction_read_only = on',
       "search_path = 'nowhere'",
     ]) {
-      await place.look(`ALTER ROLE ${role} SET ${setting}`)
+      await fixture.query(`ALTER ROLE ${role} SET ${setting}`)
     }
     const pool = {
-      connectionString: place.url.replace('postgres@', `${role}@`),
+      connectionString: fixture.url.replace('postgres@', `${role}@`),
       query_timeout: 40,
       statement_timeout: 30,
     }
-    const [a, b] = [createLocks(place.store({}, pool)), createLocks(place.store({}, pool))]
+    const [a, b] = [createLocks(fixture.store({}, pool)), createLocks(fixture.store({}, pool))]
     const held = await a.acquire('strict')
     const waiting = b.acquire('strict', { wait: '10s' })
     await sleep(700)
@@ -380,9 +397,9 @@ describe('settings of a role or a pool', () => {
   })
 
   for (const level of ['repeatable read', 'serializable']) {
-    test(`default_transaction_isolation = ${level} changes nothing`, async () => {
+    test(`default_transaction_isolation = ${level} changes neither exclusion nor the order of tokens`, async () => {
       const options = `-c default_transaction_isolation=${level.replace(' ', '\\ ')}`
-      const stores = Array.from({ length: 4 }, () => createLocks(place.store({}, { options })))
+      const stores = Array.from({ length: 4 }, () => createLocks(fixture.store({}, { options })))
       let inside = 0
       let most = 0
       let last = 0n

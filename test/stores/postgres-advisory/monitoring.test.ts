@@ -1,11 +1,11 @@
 import pg from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks, UnsupportedError } from '../../../src/index.js'
-import { ask, claim, Other, Place, reader, until } from './place.js'
+import { ask, claim, OtherProcess, AdvisoryFixture, reader, until } from '../../../testbed/postgres-advisory/fixture.js'
 
 let server: PostgresServer
-let place: Place
+let fixture: AdvisoryFixture
 
 beforeAll(async () => {
   server = await startPostgres()
@@ -13,16 +13,16 @@ beforeAll(async () => {
 afterAll(() => server.stop())
 
 beforeEach(async () => {
-  place = new Place(await server.createDatabase())
+  fixture = new AdvisoryFixture(await server.createDatabase())
 })
-afterEach(() => place.close())
+afterEach(() => fixture.close())
 
-describe('looking', () => {
-  test('shows names, owners and values of other processes, with application, address and duration', async () => {
-    const billing = place.store({}, { application_name: 'billing' })
+describe('holders() and inspect()', () => {
+  test('holders() shows names, owners and values of other processes, with application, address and duration', async () => {
+    const billing = fixture.store({}, { application_name: 'billing' })
     const held = claim('invoice:7', { value: '{"job":"charge"}' })
     const answer = await ask(billing, held)
-    const [view, ...more] = (await place.store().holders?.('lock:invoice:')) ?? []
+    const [view, ...more] = (await fixture.store().holders?.('lock:invoice:')) ?? []
     expect(more).toEqual([])
     expect(view).toMatchObject({
       key: 'lock:invoice:7',
@@ -34,21 +34,21 @@ describe('looking', () => {
     })
     expect(view?.heldMs).toBeGreaterThanOrEqual(0)
     expect(
-      await place.look('SELECT 1 AS there FROM pg_stat_activity WHERE pid = $1', [view?.detail?.['pid']]),
+      await fixture.query('SELECT 1 AS there FROM pg_stat_activity WHERE pid = $1', [view?.detail?.['pid']]),
     ).toHaveLength(1)
   })
 
-  test('shows who waits, since when, and who blocks whom', async () => {
-    const [a, b, c] = [place.store(), place.store(), place.store()]
+  test('inspect() shows the waiters in their order, how long they have waited and which backend blocks them', async () => {
+    const [a, b, c] = [fixture.store(), fixture.store(), fixture.store()]
     await ask(a, claim('door'))
     const first = claim('door', { blockMs: 20_000 })
     const second = reader('door', { blockMs: 20_000 })
     const asked = [ask(b, first)]
-    await until('the first stands in the queue', async () => (await place.waiting()) === 1)
+    await until('the first stands in the queue', async () => (await fixture.waiting()) === 1)
     asked.push(ask(c, second))
-    await until('the second too', async () => (await place.waiting()) === 2)
-    // Whoever waits on its only session opens another to answer on.
-    const seen = await until('both answer', async () => {
+    await until('the second stands in the queue', async () => (await fixture.waiting()) === 2)
+    // A process that waits on its only session opens another one to answer on.
+    const seen = await until('both processes answer', async () => {
       const look = await a.inspect?.('lock:door')
       return look?.waiters.every((waiter) => waiter.owner.startsWith('owner/')) && look
     })
@@ -65,11 +65,11 @@ describe('looking', () => {
     await Promise.all(asked)
   })
 
-  test('shows whoever else uses advisory locks, by number or by name if it is known here', async () => {
-    await place.look(
+  test('holders() shows advisory locks of other programs by number, or by name if this process knows it', async () => {
+    await fixture.query(
       "SELECT set_config('application_name', 'psql', false), pg_advisory_lock(4711), pg_advisory_lock(1, 2)",
     )
-    const store = place.store({ key: (name) => (name === 'known' ? [1, 2] : undefined) })
+    const store = fixture.store({ key: (name) => (name === 'known' ? [1, 2] : undefined) })
     const seen = await store.inspect?.('lock:known')
     expect(seen?.holders).toMatchObject([{ key: 'lock:known', foreign: true, detail: { application: 'psql' } }])
     expect(seen?.holders[0]?.owner).toMatch(/^psql pid \d+ at 127\.0\.0\.1$/)
@@ -78,22 +78,22 @@ describe('looking', () => {
     expect(await store.holders?.('lock:other')).toEqual([])
   })
 
-  test('shows what a frozen process holds by number and connection, until its ttl ends it', async () => {
-    const other = new Other('hold', place.url, 'stuck', '4000')
+  test('holders() shows the lock of a frozen process by number and connection until its ttl ends it', async () => {
+    const other = new OtherProcess('hold', fixture.url, 'stuck', '4000')
     await other.says('held')
-    const store = place.store()
+    const store = fixture.store()
     expect((await store.holders?.('lock:'))?.map((view) => view.key)).toEqual(['lock:stuck'])
     other.signal('SIGSTOP')
     const views = (await store.holders?.('lock:')) ?? []
     expect(views).toHaveLength(1)
     expect(views[0]).toMatchObject({ detail: { application: '[leasehold]' } })
     expect(views[0]?.key).toMatch(/^lock:#-?\d+$/)
-    await until('its ttl has ended it', async () => (await store.holders?.('lock:'))?.length === 0)
+    await until('the ttl has ended the lock', async () => (await store.holders?.('lock:'))?.length === 0)
     await other.end()
   })
 
-  test('shows hundreds of locks with large values, whatever a message may hold', async () => {
-    const [a, b] = [place.store(), place.store()]
+  test('holders() shows hundreds of locks whose values are larger than one message', async () => {
+    const [a, b] = [fixture.store(), fixture.store()]
     const value = JSON.stringify({ note: '"'.repeat(1_900) })
     const claims = Array.from({ length: 300 }, (_, i) => claim(`large:${String(i).padStart(3, '0')}`, { value }))
     await a.acquire(claims)
@@ -103,35 +103,35 @@ describe('looking', () => {
   })
 })
 
-describe('breaking glass', () => {
-  test('ends one lock of another process, tells it at once, and leaves its others alone', async () => {
-    const [a, b] = [createLocks(place.store()), createLocks(place.store())]
+describe('forceRelease()', () => {
+  test('forceRelease() ends one lock of another process, whose holder is told at once, and no other lock', async () => {
+    const [a, b] = [createLocks(fixture.store()), createLocks(fixture.store())]
     const [lock, other] = [await a.acquire('forced'), await a.acquire('untouched')]
     const { signal } = lock
     const cut = await b.forceRelease('forced')
     expect(cut.map((view) => view.holder)).toEqual([lock.holder])
-    await until('it is told', () => signal.aborted)
+    await until('the holder is told', () => signal.aborted)
     expect(other.isHeld).toBe(true)
     expect(await b.tryAcquire('forced')).not.toBeNull()
     expect(await other.release()).toBe(true)
   })
 
-  test('ends the session of a process that does not answer', async () => {
-    const process = new Other('hold', place.url, 'deaf', '60000')
+  test('forceRelease() ends the session of a process that does not answer', async () => {
+    const process = new OtherProcess('hold', fixture.url, 'deaf', '60000')
     await process.says('held')
     process.signal('SIGSTOP')
-    const locks = createLocks(place.store())
+    const locks = createLocks(fixture.store())
     const cut = await locks.forceRelease('deaf')
     expect(cut).toHaveLength(1)
     expect(await locks.tryAcquire('deaf')).not.toBeNull()
     await process.end()
   })
 
-  test('does not end sessions of others: it says how to', async () => {
-    const client = new pg.Client({ connectionString: place.url })
+  test('forceRelease() does not end a session of another program, and the error says how to', async () => {
+    const client = new pg.Client({ connectionString: fixture.url })
     await client.connect()
     await client.query('SELECT pg_advisory_lock(1, 1)')
-    const locks = createLocks(place.store({ key: () => [1, 1] }))
+    const locks = createLocks(fixture.store({ key: () => [1, 1] }))
     const error = await locks.forceRelease('theirs').catch((caught: unknown) => caught)
     expect(error).toBeInstanceOf(UnsupportedError)
     expect((error as Error).message).toMatch(/pg_terminate_backend\(\d+\)/)

@@ -1,12 +1,12 @@
 import postgres from 'postgres'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks, InvalidOptionError, openStore, UnsupportedError } from '../../../src/index.js'
 import { advisory } from '../../../src/stores/postgres-advisory/index.js'
-import { ask, claim, Place, reader } from './place.js'
+import { ask, claim, AdvisoryFixture, reader } from '../../../testbed/postgres-advisory/fixture.js'
 
 let server: PostgresServer
-let place: Place
+let fixture: AdvisoryFixture
 
 beforeAll(async () => {
   server = await startPostgres()
@@ -14,52 +14,52 @@ beforeAll(async () => {
 afterAll(() => server.stop())
 
 beforeEach(async () => {
-  place = new Place(await server.createDatabase())
+  fixture = new AdvisoryFixture(await server.createDatabase())
 })
-afterEach(() => place.close())
+afterEach(() => fixture.close())
 
 /** As docs/stores/postgres-advisory.md gives it. */
 const KEY = "('x' || encode(substr(sha256(convert_to($1, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint"
 
 describe('names', () => {
-  test('are hashed as documented: whoever computes it in SQL excludes us, and we exclude them', async () => {
-    const locks = createLocks(place.store(), { namespace: 'shop' })
+  test('a name excludes a SQL session that computes its hash as documented, and the other way round', async () => {
+    const locks = createLocks(fixture.store(), { namespace: 'shop' })
     for (const name of ['order:7', 'Größe 漢字', "quote ' and \\"]) {
       const full = `shop:${name}`
       const lock = await locks.acquire(name)
-      expect(await place.look(`SELECT pg_try_advisory_lock(${KEY}) AS got`, [full])).toEqual([{ got: false }])
+      expect(await fixture.query(`SELECT pg_try_advisory_lock(${KEY}) AS got`, [full])).toEqual([{ got: false }])
       await lock.release()
-      expect(await place.look(`SELECT pg_try_advisory_lock(${KEY}) AS got`, [full])).toEqual([{ got: true }])
+      expect(await fixture.query(`SELECT pg_try_advisory_lock(${KEY}) AS got`, [full])).toEqual([{ got: true }])
       expect(await locks.tryAcquire(name)).toBeNull()
-      expect(await place.look(`SELECT pg_advisory_unlock(${KEY}) AS gone`, [full])).toEqual([{ gone: true }])
+      expect(await fixture.query(`SELECT pg_advisory_unlock(${KEY}) AS gone`, [full])).toEqual([{ gone: true }])
       expect(await locks.tryAcquire(name)).not.toBeNull()
     }
   })
 
-  test('a semaphore or an election never meets a lock, whatever that is called', async () => {
-    const store = place.store()
+  test('a semaphore or an election never shares a number with a lock, whatever the lock is called', async () => {
+    const store = fixture.store()
     const keys = ['election:x', 'lock:election:x', 'lock:lock:election:x', 'semaphore:x#0', 'lock:semaphore:x#0']
     const answers = await store.acquire(keys.map((key) => ({ ...claim(''), key })))
     expect(answers.map((answer) => answer.granted)).toEqual([true, true, true, true, true])
   })
 
-  test('numbers and pairs of your own stand for the names you choose', async () => {
+  test('the option key maps chosen names to numbers and pairs', async () => {
     const own = (name: string) =>
       name === 'answer' ? 42 : name === 'huge' ? -(2n ** 63n) : name.startsWith('row:') ? ([7, -1] as const) : undefined
-    const store = place.store({ key: own })
+    const store = fixture.store({ key: own })
     for (const name of ['answer', 'huge', 'row:1', 'hashed']) expect((await ask(store, claim(name))).granted).toBe(true)
-    expect(await place.look('SELECT pg_try_advisory_lock(42) AS got')).toEqual([{ got: false }])
-    expect(await place.look('SELECT pg_try_advisory_lock(-9223372036854775808) AS got')).toEqual([{ got: false }])
-    expect(await place.look('SELECT pg_try_advisory_lock(7, -1) AS got')).toEqual([{ got: false }])
-    expect(await place.look('SELECT pg_try_advisory_lock(7, 1) AS got')).toEqual([{ got: true }])
-    // Two names, one number: one lock.
+    expect(await fixture.query('SELECT pg_try_advisory_lock(42) AS got')).toEqual([{ got: false }])
+    expect(await fixture.query('SELECT pg_try_advisory_lock(-9223372036854775808) AS got')).toEqual([{ got: false }])
+    expect(await fixture.query('SELECT pg_try_advisory_lock(7, -1) AS got')).toEqual([{ got: false }])
+    expect(await fixture.query('SELECT pg_try_advisory_lock(7, 1) AS got')).toEqual([{ got: true }])
+    // Two names with one number are one lock.
     expect((await ask(store, claim('row:2'))).granted).toBe(false)
-    expect((await ask(place.store({ key: own }), claim('row:2'))).granted).toBe(false)
+    expect((await ask(fixture.store({ key: own }), claim('row:2'))).granted).toBe(false)
   })
 
-  test('pairs can be shared, waited for and taken together too', async () => {
+  test('pairs of numbers can be shared, waited for and taken all or none', async () => {
     const key = (name: string) => [1, Number(name)] as const
-    const [a, b] = [place.store({ key }), place.store({ key })]
+    const [a, b] = [fixture.store({ key }), fixture.store({ key })]
     const readers = [reader('5'), reader('5'), reader('6')]
     const answers = await a.acquire(readers, { atomic: true })
     expect(answers.every((answer) => answer.granted === true)).toBe(true)
@@ -72,28 +72,28 @@ describe('names', () => {
       false,
       false,
     ])
-    expect(await place.count('objsubid = 2 AND objid = 7')).toBe(0)
+    expect(await fixture.count('objsubid = 2 AND objid = 7')).toBe(0)
     await a.close()
     expect((await waiting).granted).toBe(true)
   })
 
-  test('numbers that PostgreSQL cannot take are bad input', async () => {
+  test('acquire() rejects numbers that PostgreSQL cannot take', async () => {
     for (const key of [2n ** 63n, 1.5, [1, 2 ** 31], [1], 'x'] as never[]) {
-      const locks = createLocks(place.store({ key: () => key }))
+      const locks = createLocks(fixture.store({ key: () => key }))
       await expect(locks.acquire('any')).rejects.toBeInstanceOf(InvalidOptionError)
     }
   })
 })
 
 describe('clients', () => {
-  test('a postgres.js client is refused, with the reason and what to use instead', async () => {
-    const sql = postgres(place.url)
+  test('advisory() refuses a postgres.js client with the reason and what to use instead', async () => {
+    const sql = postgres(fixture.url)
     expect(() => advisory(sql as never)).toThrow(UnsupportedError)
     expect(() => advisory(sql as never)).toThrow(/ends the whole process.*leasehold\/postgres.*lockInTransaction/)
     await sql.end()
   })
 
-  test('what is no pool is bad input, and so are senseless options', () => {
+  test('advisory() rejects what is not a pool, and options without sense', () => {
     expect(() => advisory({} as never)).toThrow(InvalidOptionError)
     expect(() => advisory(undefined as never)).toThrow(InvalidOptionError)
     for (const options of [
@@ -103,25 +103,25 @@ describe('clients', () => {
       { queueFor: '1 day' },
       { schema: '' },
     ]) {
-      expect(() => advisory(place.pool(), options as never)).toThrow(InvalidOptionError)
+      expect(() => advisory(fixture.pool(), options as never)).toThrow(InvalidOptionError)
     }
   })
 
-  test('parsers that the application has installed do not matter', async () => {
+  test('type parsers of the application do not change what the store reads', async () => {
     const types = { getTypeParser: () => () => Number.NaN }
-    const locks = createLocks(place.store({}, { types } as never))
+    const locks = createLocks(fixture.store({}, { types } as never))
     const lock = await locks.acquire('parsed')
     expect(lock.fencingToken).toBeGreaterThan(0n)
     expect(await lock.release()).toBe(true)
   })
 
-  test('openStore takes a URL, and closes what it opened', async () => {
-    const store = await openStore(place.url.replace('postgres:', 'postgres+advisory:'))
+  test('openStore() takes a URL and closes what it opened', async () => {
+    const store = await openStore(fixture.url.replace('postgres:', 'postgres+advisory:'))
     const locks = createLocks(store)
     const lock = await locks.acquire('by url')
-    expect(await place.sessions()).toHaveLength(1)
+    expect(await fixture.sessions()).toHaveLength(1)
     expect(await lock.release()).toBe(true)
     await store.close()
-    expect(await place.sessions()).toEqual([])
+    expect(await fixture.sessions()).toEqual([])
   })
 })

@@ -1,16 +1,16 @@
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type PgBouncer, type PostgresServer, startPgBouncer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PgBouncer, type PostgresServer, startPgBouncer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks, StoreUnavailableError, UnsupportedError } from '../../../src/index.js'
 import { lockInTransaction } from '../../../src/stores/postgres-advisory/index.js'
-import { Place } from './place.js'
+import { AdvisoryFixture } from '../../../testbed/postgres-advisory/fixture.js'
 
 let server: PostgresServer
-let direct: Place
+let direct: AdvisoryFixture
 
 beforeAll(async () => {
   server = await startPostgres()
-  direct = new Place(server.url)
+  direct = new AdvisoryFixture(server.url)
 })
 afterAll(async () => {
   await direct.close()
@@ -19,9 +19,9 @@ afterAll(async () => {
 
 describe('behind PgBouncer', () => {
   for (const settings of [{}, { server_round_robin: 1 }] as Record<string, number>[]) {
-    test(`transaction mode is refused, with what to use instead ${JSON.stringify(settings)}`, async () => {
+    test(`the store refuses transaction mode and says what to use instead ${JSON.stringify(settings)}`, async () => {
       await using bouncer = await startPgBouncer({ postgres: server, mode: 'transaction', settings })
-      const here = new Place(bouncer.url)
+      const here = new AdvisoryFixture(bouncer.url)
       for (const wait of [0, '5s'] as const) {
         const error = await createLocks(here.store())
           .acquire('pooled', { wait })
@@ -34,9 +34,9 @@ describe('behind PgBouncer', () => {
     })
   }
 
-  test('a pool with one connection is refused too: all would share its locks', async () => {
+  test('the store refuses a pooler with one server connection, whose locks all clients would share', async () => {
     await using bouncer = await startPgBouncer({ postgres: server, mode: 'transaction', poolSize: 1 })
-    const here = new Place(bouncer.url)
+    const here = new AdvisoryFixture(bouncer.url)
     const error = await createLocks(here.store())
       .tryAcquire('narrow')
       .catch((caught: unknown) => caught)
@@ -46,9 +46,9 @@ describe('behind PgBouncer', () => {
     await here.close()
   })
 
-  test('session mode works, waiting and all', async () => {
+  test('session mode works, including waiting', async () => {
     await using bouncer = await startPgBouncer({ postgres: server, mode: 'session' })
-    const here = new Place(bouncer.url)
+    const here = new AdvisoryFixture(bouncer.url)
     const [a, b] = [createLocks(here.store()), createLocks(here.store())]
     const held = await a.acquire('session')
     const waiting = b.acquire('session', { wait: '10s' })
@@ -60,16 +60,16 @@ describe('behind PgBouncer', () => {
     await here.close()
   })
 
-  test('a pooler that changes its mind loses the locks, and none is taken on a strange connection', async () => {
+  test('a pooler that changes to transaction mode ends the locks, and no lock is taken on a connection of another client', async () => {
     const bouncer: PgBouncer = await startPgBouncer({ postgres: server, mode: 'session' })
-    const here = new Place(bouncer.url)
+    const here = new AdvisoryFixture(bouncer.url)
     const locks = createLocks(here.store())
     const lock = await locks.acquire('before')
     const admin = new pg.Client({ connectionString: bouncer.urlOf('pgbouncer') })
     await admin.connect()
     await admin.query("SET pool_mode = 'transaction'")
     const told = new Promise((resolve) => lock.signal.addEventListener('abort', resolve))
-    // Whoever holds a connection keeps it until it leaves; those who come later get the new mode.
+    // Clients keep their server connection until they disconnect; later ones get the new mode.
     await admin.query('KILL postgres').catch(() => {})
     await admin.query('RESUME postgres').catch(() => {})
     await told
@@ -83,7 +83,7 @@ describe('behind PgBouncer', () => {
 
   test('lockInTransaction works in transaction mode', async () => {
     await using bouncer = await startPgBouncer({ postgres: server, mode: 'transaction' })
-    const here = new Place(bouncer.url)
+    const here = new AdvisoryFixture(bouncer.url)
     const client = await here.pool().connect()
     await client.query('BEGIN')
     await lockInTransaction(client, 'in transaction')

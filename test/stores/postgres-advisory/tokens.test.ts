@@ -1,12 +1,12 @@
 import pg from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks, type Store, UnsupportedError } from '../../../src/index.js'
-import { idOfName } from '../../../src/stores/postgres-advisory/ids.js'
-import { ask, claim, Place, reader, until } from './place.js'
+import { idOfName } from '../../../src/stores/postgres-advisory/keys.js'
+import { ask, claim, AdvisoryFixture, reader, until } from '../../../testbed/postgres-advisory/fixture.js'
 
 let server: PostgresServer
-let place: Place
+let fixture: AdvisoryFixture
 
 beforeAll(async () => {
   server = await startPostgres()
@@ -14,13 +14,13 @@ beforeAll(async () => {
 afterAll(() => server.stop())
 
 beforeEach(async () => {
-  place = new Place(await server.createDatabase())
+  fixture = new AdvisoryFixture(await server.createDatabase())
 })
-afterEach(() => place.close())
+afterEach(() => fixture.close())
 
 describe('fencing tokens', () => {
-  test('grow with every grant of a name, whether it was tried, waited for, or batched with others', async () => {
-    const stores = Array.from({ length: 4 }, () => place.store())
+  test('a token is larger with every grant of a name, whether it was tried, waited for, or batched with others', async () => {
+    const stores = Array.from({ length: 4 }, () => fixture.store())
     const names = ['x', 'y', 'z']
     const last = new Map<string, bigint>()
     const over = performance.now() + 1_500
@@ -54,29 +54,31 @@ describe('fencing tokens', () => {
     expect(grants).toBeGreaterThan(50)
   })
 
-  test('are drawn when the lock is there, and not before', async () => {
-    const [a, b] = [place.store(), place.store()]
+  test('a token is drawn when the lock is granted, and not before', async () => {
+    const [a, b] = [fixture.store(), fixture.store()]
     const held = claim('drawn')
     await ask(a, held)
-    // Opens the session that it will wait on.
+    // This wait opens the session on which the next one stands in the queue.
     await ask(b, claim('drawn', { blockMs: 60 }))
-    // Nobody draws while the sequence is being raised: whoever drew first would now wait for that, and not for the lock.
+    // No session draws while the sequence is being raised: one that drew first would now wait for that, and not for the lock.
     const { bits: raising } = idOfName('\0leasehold advisory raising')
-    await place.look('SELECT pg_advisory_lock($1)', [raising])
+    await fixture.query('SELECT pg_advisory_lock($1)', [raising])
     const together = [claim('drawn'), reader('drawn')]
     for (const answer of [...(await b.acquire(together)), await ask(b, claim('drawn'))])
       expect(answer.granted).toBe(false)
     const waiting = ask(b, claim('drawn', { blockMs: 20_000 }))
     const objid = (bits: string): string => String(BigInt.asUintN(32, BigInt(bits)))
-    await until('it waits for the lock', () => place.count(`NOT granted AND objid = ${objid(idOfName('drawn').bits)}`))
-    expect(await place.count(`NOT granted AND objid = ${objid(raising)}`)).toBe(0)
-    await place.look('SELECT pg_advisory_unlock($1)', [raising])
+    await until('the session waits for the lock', () =>
+      fixture.count(`NOT granted AND objid = ${objid(idOfName('drawn').bits)}`),
+    )
+    expect(await fixture.count(`NOT granted AND objid = ${objid(raising)}`)).toBe(0)
+    await fixture.query('SELECT pg_advisory_unlock($1)', [raising])
     await a.release([held])
     expect((await waiting).granted).toBe(true)
   })
 
-  test('readers in between get theirs from the same row', async () => {
-    const store = place.store()
+  test('readers and writers of a name draw their tokens from one sequence', async () => {
+    const store = fixture.store()
     const tokens: bigint[] = []
     for (const wanted of [claim('mixed'), reader('mixed'), reader('mixed'), claim('mixed')]) {
       const answer = await ask(store, wanted)
@@ -88,9 +90,9 @@ describe('fencing tokens', () => {
     expect(new Set(tokens).size).toBe(4)
   })
 
-  test('never repeat, although the server was killed again and again and lost what it had not written yet', async () => {
+  test('tokens never repeat, although the server is killed again and again and loses what it has not written yet', async () => {
     await using own = await startPostgres()
-    const here = new Place(own.url)
+    const here = new AdvisoryFixture(own.url)
     const locks = createLocks(here.store(), { wait: '20s' })
     let last = 0n
     for (let round = 0; round < 4; round++) {
@@ -107,20 +109,20 @@ describe('fencing tokens', () => {
     await here.close()
   })
 
-  test('go on growing after the sequence itself was set back', async () => {
-    const before = await createLocks(place.store()).acquire('set back')
+  test('tokens go on growing after the sequence itself was set back', async () => {
+    const before = await createLocks(fixture.store()).acquire('set back')
     await before.release()
-    await place.look("SELECT setval('leasehold_advisory_token', 1)")
-    const after = await createLocks(place.store()).acquire('set back')
+    await fixture.query("SELECT setval('leasehold_advisory_token', 1)")
+    const after = await createLocks(fixture.store()).acquire('set back')
     expect(after.fencingToken).toBeGreaterThan(before.fencingToken)
   })
 
-  test('a raise never goes down, whoever draws tokens meanwhile', async () => {
-    const store = place.store()
+  test('a raise never sets the sequence back, also while other sessions draw tokens', async () => {
+    const store = fixture.store()
     await ask(store, claim('first'))
     // As far ahead as if a clock had been wrong.
-    const [row] = await place.look("SELECT setval('leasehold_advisory_token', 9000000000000000)::text AS at")
-    const stores = Array.from({ length: 5 }, () => place.store())
+    const [row] = await fixture.query("SELECT setval('leasehold_advisory_token', 9000000000000000)::text AS at")
+    const stores = Array.from({ length: 5 }, () => fixture.store())
     const answers = await Promise.all(stores.map((each, i) => ask(each, claim(`ahead:${i}`))))
     for (const answer of answers) {
       expect(answer.granted === true && answer.token).toBeGreaterThan(BigInt(row?.['at'] as string))
@@ -131,52 +133,54 @@ describe('fencing tokens', () => {
 })
 
 describe('the sequence', () => {
-  test('is created once by many who start at the same moment', async () => {
-    const stores = Array.from({ length: 12 }, () => place.store())
+  test('the sequence is created once by many stores that start at the same moment', async () => {
+    const stores = Array.from({ length: 12 }, () => fixture.store())
     const answers = await Promise.all(stores.map((store, i) => ask(store, claim(`start:${i}`))))
     const tokens = answers.map((answer) => (answer.granted === true ? answer.token : 0n))
     expect(tokens).not.toContain(0n)
     expect(new Set(tokens).size).toBe(12)
   })
 
-  test('if this role may not create it, the error says what to run, and that helps', async () => {
+  test('the error for a role that may not create the sequence says what to run, and that helps', async () => {
     const role = `limited_${Date.now()}`
-    await place.look(`CREATE ROLE ${role} LOGIN`)
-    await place.look('REVOKE CREATE ON SCHEMA public FROM PUBLIC')
-    const limited = place.store({}, { connectionString: undefined, ...partsOf(place.url), user: role })
+    await fixture.query(`CREATE ROLE ${role} LOGIN`)
+    await fixture.query('REVOKE CREATE ON SCHEMA public FROM PUBLIC')
+    const limited = fixture.store({}, { connectionString: undefined, ...partsOf(fixture.url), user: role })
     const answer = await ask(limited, claim('limited'))
     const { message } = (answer as { error: Error }).error
     expect(message).toContain('CREATE SEQUENCE IF NOT EXISTS "public"."leasehold_advisory_token"')
     const advice = /Let its owner run: (.*)$/s.exec(message)?.[1]?.replace('<role>', role) as string
-    await place.look(advice)
+    await fixture.query(advice)
     expect((await ask(limited, claim('limited'))).granted).toBe(true)
   })
 
-  test('may live in any schema', async () => {
-    await place.look('CREATE SCHEMA "odd \'\'name"""')
-    const store = place.store({ schema: "odd ''name\"" })
+  test('the sequence may live in any schema', async () => {
+    await fixture.query('CREATE SCHEMA "odd \'\'name"""')
+    const store = fixture.store({ schema: "odd ''name\"" })
     expect((await ask(store, claim('anywhere'))).granted).toBe(true)
-    const rows = await place.look("SELECT schemaname FROM pg_sequences WHERE sequencename = 'leasehold_advisory_token'")
+    const rows = await fixture.query(
+      "SELECT schemaname FROM pg_sequences WHERE sequencename = 'leasehold_advisory_token'",
+    )
     expect(rows).toEqual([{ schemaname: "odd ''name\"" }])
   })
 
-  test('one that hands out numbers in advance is refused, with what to run', async () => {
-    await place.look('CREATE SEQUENCE leasehold_advisory_token CACHE 10')
-    const store = place.store()
+  test('a sequence that hands out numbers in advance is refused with what to run', async () => {
+    await fixture.query('CREATE SEQUENCE leasehold_advisory_token CACHE 10')
+    const store = fixture.store()
     const answer = await ask(store, claim('cached'))
     const { error } = answer as unknown as { error: Error }
     expect(error).toBeInstanceOf(UnsupportedError)
-    await place.look(/(ALTER SEQUENCE .*)$/.exec(error.message)?.[1] as string)
+    await fixture.query(/(ALTER SEQUENCE .*)$/.exec(error.message)?.[1] as string)
     expect((await ask(store, claim('cached'))).granted).toBe(true)
   })
 
-  test('one that was dropped meanwhile is made anew', async () => {
-    const store = place.store()
+  test('a sequence that was dropped meanwhile is created again', async () => {
+    const store = fixture.store()
     const wanted = claim('dropped')
     const first = await ask(store, wanted)
     await store.release([wanted])
-    await place.look('DROP SEQUENCE leasehold_advisory_token')
-    const second = await until('it works again', async () => {
+    await fixture.query('DROP SEQUENCE leasehold_advisory_token')
+    const second = await until('the store works again', async () => {
       const answer = await ask(store, wanted)
       return answer.granted === true && answer
     })

@@ -1,13 +1,13 @@
 import pg from 'pg'
 import postgres from 'postgres'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks, InvalidOptionError, LockTimeoutError } from '../../../src/index.js'
 import { lockInTransaction, type TransactionClient } from '../../../src/stores/postgres-advisory/index.js'
-import { Place, sleep, until } from './place.js'
+import { AdvisoryFixture, sleep, until } from '../../../testbed/postgres-advisory/fixture.js'
 
 let server: PostgresServer
-let place: Place
+let fixture: AdvisoryFixture
 let sql: postgres.Sql
 
 beforeAll(async () => {
@@ -16,20 +16,20 @@ beforeAll(async () => {
 afterAll(() => server.stop())
 
 beforeEach(async () => {
-  place = new Place(await server.createDatabase())
-  sql = postgres(place.url, { onnotice: () => {} })
+  fixture = new AdvisoryFixture(await server.createDatabase())
+  sql = postgres(fixture.url, { onnotice: () => {} })
 })
 afterEach(async () => {
   await sql.end()
-  await place.close()
+  await fixture.close()
 })
 
 type Work<T> = (tx: TransactionClient) => Promise<T>
 
-/** The same with either client. */
+/** Runs a transaction with either client. */
 const clients: Record<string, <T>(work: Work<T>, ending?: 'COMMIT' | 'ROLLBACK') => Promise<T>> = {
   async pg(work, ending = 'COMMIT') {
-    const client = new pg.Client({ connectionString: place.url })
+    const client = new pg.Client({ connectionString: fixture.url })
     await client.connect()
     try {
       await client.query('BEGIN')
@@ -58,8 +58,8 @@ const clients: Record<string, <T>(work: Work<T>, ending?: 'COMMIT' | 'ROLLBACK')
 for (const [library, transaction] of Object.entries(clients)) {
   describe(`lockInTransaction with ${library}`, () => {
     for (const ending of ['COMMIT', 'ROLLBACK'] as const) {
-      test(`holds a name until ${ending}, against transactions and against locks`, async () => {
-        const locks = createLocks(place.store())
+      test(`lockInTransaction() holds a name until ${ending}, against transactions and against locks`, async () => {
+        const locks = createLocks(fixture.store())
         await transaction(async (tx) => {
           await lockInTransaction(tx, 'order:7')
           expect(await locks.tryAcquire('order:7')).toBeNull()
@@ -74,12 +74,12 @@ for (const [library, transaction] of Object.entries(clients)) {
       })
     }
 
-    test('waits until the other transaction has ended', async () => {
+    test('lockInTransaction() waits until the other transaction has ended', async () => {
       const seen: string[] = []
       const first = transaction(async (tx) => {
         await lockInTransaction(tx, 'turns')
         seen.push('first')
-        await until('the second waits', async () => (await place.waiting()) === 1)
+        await until('the second waits', async () => (await fixture.waiting()) === 1)
         seen.push('first ends')
       })
       await until('the first holds it', () => seen.length === 1)
@@ -91,8 +91,8 @@ for (const [library, transaction] of Object.entries(clients)) {
       expect(seen).toEqual(['first', 'first ends', 'second'])
     })
 
-    test('after a wait in vain the transaction goes on, with what it had and nothing more', async () => {
-      const lock = await createLocks(place.store()).acquire('busy')
+    test('a transaction goes on after a timed-out wait, with the locks it had and no others', async () => {
+      const lock = await createLocks(fixture.store()).acquire('busy')
       const answer = await transaction(async (tx) => {
         await lockInTransaction(tx, 'mine')
         const since = performance.now()
@@ -100,56 +100,56 @@ for (const [library, transaction] of Object.entries(clients)) {
         expect(error).toBeInstanceOf(LockTimeoutError)
         expect(error).toMatchObject({ lock: 'busy' })
         expect(performance.now() - since).toBeGreaterThan(295)
-        // «mine» here and «busy» there.
-        expect(await place.held()).toBe(2)
+        // "mine" in this transaction and "busy" in the store.
+        expect(await fixture.held()).toBe(2)
         return rowsOf(tx, "SELECT current_setting('lock_timeout') AS lock_timeout")
       })
       expect(answer).toMatchObject([{ lock_timeout: '0' }])
       await lock.release()
     })
 
-    test('of several names it takes all or none at once', async () => {
-      const lock = await createLocks(place.store()).acquire('taken')
+    test('lockInTransaction() without wait takes all of several names or none', async () => {
+      const lock = await createLocks(fixture.store()).acquire('taken')
       await transaction(async (tx) => {
         const busy = lockInTransaction(tx, ['a', 'taken', 'b'], { wait: 0 })
         await expect(busy).rejects.toMatchObject({ lock: 'taken' })
-        expect(await place.held()).toBe(1)
+        expect(await fixture.held()).toBe(1)
         await lock.release()
         await lockInTransaction(tx, ['a', 'taken', 'b', 'a'], { wait: 0 })
-        expect(await place.held()).toBe(3)
+        expect(await fixture.held()).toBe(3)
       })
     })
 
-    test('several names in any order do not deadlock', async () => {
+    test('transactions that lock several names in different orders do not deadlock', async () => {
       const names = ['n1', 'n2', 'n3', 'n4']
       const rounds = Array.from({ length: 8 }, (_, i) =>
         transaction(async (tx) => {
           const order = i % 2 ? [...names].reverse() : [...names.slice(i % 4), ...names.slice(0, i % 4)]
           await lockInTransaction(tx, order, { wait: 'forever' })
-          expect(await place.held()).toBe(4)
+          expect(await fixture.held()).toBe(4)
           await sleep(2)
         }),
       )
       await Promise.all(rounds)
     })
 
-    test('shared holders keep company, and keep others out', async () => {
+    test('shared locks admit each other and exclude exclusive ones', async () => {
       await transaction((one) =>
         transaction(async (two) => {
           await lockInTransaction(one, 'shelf', { mode: 'shared' })
           await lockInTransaction(two, 'shelf', { mode: 'shared', wait: 0 })
-          expect(await createLocks(place.store()).tryAcquire('shelf')).toBeNull()
-          expect(await createLocks(place.store()).tryAcquire('shelf', { mode: 'shared' })).not.toBeNull()
+          expect(await createLocks(fixture.store()).tryAcquire('shelf')).toBeNull()
+          expect(await createLocks(fixture.store()).tryAcquire('shelf', { mode: 'shared' })).not.toBeNull()
         }),
       )
     })
 
-    test('takes numbers and pairs of your own', async () => {
+    test('lockInTransaction() takes numbers and pairs instead of names', async () => {
       await transaction(async (tx) => {
         await lockInTransaction(tx, 42n)
         await lockInTransaction(tx, [-1, 2])
         await lockInTransaction(tx, [43n, [3, 4], -5n])
-        const rows = await place.look(
+        const rows = await fixture.query(
           "SELECT classid::int8, objid::int8, objsubid FROM pg_locks WHERE locktype = 'advisory' ORDER BY 3, 1, 2",
         )
         expect(rows.map((row) => Object.values(row).map(Number))).toEqual([
@@ -162,8 +162,8 @@ for (const [library, transaction] of Object.entries(clients)) {
       })
     })
 
-    test('waits for as long as it was told, also under a shorter statement_timeout, which it keeps as it was', async () => {
-      const lock = await createLocks(place.store()).acquire('slow')
+    test('lockInTransaction() waits for as long as `wait` says under a shorter statement_timeout, which it restores', async () => {
+      const lock = await createLocks(fixture.store()).acquire('slow')
       const timeouts = await transaction(async (tx) => {
         await rowsOf(tx, "SET LOCAL statement_timeout = '300ms'")
         const since = performance.now()
@@ -172,7 +172,7 @@ for (const [library, transaction] of Object.entries(clients)) {
         expect(performance.now() - since).toBeGreaterThan(895)
         const afterVain = await rowsOf(tx, "SELECT current_setting('statement_timeout') AS kept")
         const waiting = lockInTransaction(tx, ['free', 'slow'], { wait: '20s' })
-        await until('it waits', async () => (await place.waiting()) === 1)
+        await until('the transaction waits', async () => (await fixture.waiting()) === 1)
         await sleep(600)
         await lock.release()
         await waiting
@@ -181,33 +181,33 @@ for (const [library, transaction] of Object.entries(clients)) {
       expect(timeouts).toMatchObject([{ kept: '300ms' }, { kept: '300ms' }])
     })
 
-    test('keeps the lock_timeout of the transaction as it was', async () => {
-      const lock = await createLocks(place.store()).acquire('timed')
+    test('lockInTransaction() restores the lock_timeout of the transaction', async () => {
+      const lock = await createLocks(fixture.store()).acquire('timed')
       const answer = transaction(async (tx) => {
         await rowsOf(tx, "SET LOCAL lock_timeout = '1234ms'")
         await lockInTransaction(tx, 'timed', { wait: '10s' })
         return rowsOf(tx, "SELECT current_setting('lock_timeout') AS lock_timeout")
       })
-      await until('it waits', async () => (await place.waiting()) === 1)
+      await until('the transaction waits', async () => (await fixture.waiting()) === 1)
       await lock.release()
       expect(await answer).toMatchObject([{ lock_timeout: '1234ms' }])
     })
   })
 }
 
-describe('lockInTransaction refuses', () => {
-  test('a connection that is not in a transaction, where the lock would be gone at once', async () => {
-    const client = new pg.Client({ connectionString: place.url })
+describe('lockInTransaction with bad input', () => {
+  test('lockInTransaction() refuses a connection without a transaction, where the lock would end at once', async () => {
+    const client = new pg.Client({ connectionString: fixture.url })
     await client.connect()
     for (const names of ['a', ['a', 'b']]) {
       await expect(lockInTransaction(client, names)).rejects.toThrow(/transaction that has begun/)
     }
     await client.end()
     await expect(lockInTransaction(sql as never, 'a')).rejects.toBeInstanceOf(InvalidOptionError)
-    await expect(lockInTransaction(place.pool() as never, 'a')).rejects.toBeInstanceOf(InvalidOptionError)
+    await expect(lockInTransaction(fixture.pool() as never, 'a')).rejects.toBeInstanceOf(InvalidOptionError)
   })
 
-  test('bad input, before anything is touched', async () => {
+  test('lockInTransaction() refuses bad input before it sends anything', async () => {
     const tx = { query: () => Promise.reject(new Error('touched')) }
     for (const [names, options] of [
       ['', {}],

@@ -1,14 +1,14 @@
 /** Short slices of `npm run prove -- postgres`, `postgres-batches` and `postgres-size`. */
 import { Pool } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { batchesAtOnce, releasesAgainstHeartbeats } from '../../../scripts/prove/postgres-batches.js'
-import { pairs } from '../../../scripts/prove/postgres-size.js'
-import { contestRounds, failover } from '../../../scripts/prove/postgres.js'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { batchesAtOnce, releasesAgainstHeartbeats } from '../../../verify/campaigns/postgres-batches.js'
+import { pairs } from '../../../verify/campaigns/postgres-size.js'
+import { contestRounds, failover } from '../../../verify/campaigns/postgres.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { ALL } from '../../../src/store.js'
 import { postgres } from '../../../src/stores/postgres/index.js'
-import { contend } from './history.js'
-import { type Library, placeAt, storeAt } from './place.js'
+import { contend } from '../../../testbed/postgres/history.js'
+import { type Library, fixtureAt, storeAt } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
 
@@ -18,9 +18,9 @@ beforeAll(async () => {
 
 afterAll(() => server.stop())
 
-test.concurrent('several processes with both libraries, some killed: the history is clean', async () => {
+test.concurrent('processes with both libraries, some of them killed, never hold a name at the same time', async () => {
   const url = await server.createDatabase()
-  await placeAt('pg', url)
+  await fixtureAt('pg', url)
   const libraries: Library[] = ['pg', 'postgres.js', 'pg']
   const urls = libraries.map(() => url)
   const history = await contend({
@@ -36,13 +36,13 @@ test.concurrent('several processes with both libraries, some killed: the history
 }, 90_000)
 
 test.concurrent.each(['repeatable read', 'serializable'])(
-  'with %s as the default there is one holder in every round',
+  'every round has one holder if the default isolation level is %s',
   async (level) => {
     const url = await server.createDatabase()
     await server.psql(
       `alter database "${new URL(url).pathname.slice(1)}" set default_transaction_isolation = '${level}'`,
     )
-    await placeAt('pg', url)
+    await fixtureAt('pg', url)
     const stores = Array.from({ length: 6 }, (_, i) => storeAt(i % 2 ? 'pg' : 'postgres.js', url, { max: 1 }))
     expect(await contestRounds(stores, 30, 'lock:round')).toEqual({ several: 0, none: 0, failed: 0 })
     for (const store of stores) await store.close()
@@ -51,13 +51,13 @@ test.concurrent.each(['repeatable read', 'serializable'])(
 
 test.concurrent('batches of renewals, releases, steals and claims in random orders never deadlock', async () => {
   const url = await server.createDatabase()
-  await placeAt('pg', url)
+  await fixtureAt('pg', url)
   expect(await batchesAtOnce(url, 3)).toMatchObject({ failed: 0, deadlocks: 0, firstError: '' })
 })
 
 test.concurrent('a hundred locks can be released in any order while their heartbeat is due', async () => {
   const url = await server.createDatabase()
-  await placeAt('pg', url)
+  await fixtureAt('pg', url)
   expect(await releasesAgainstHeartbeats(url, 4, 3_000)).toMatchObject({ failed: 0, lost: 0 })
 })
 
@@ -69,15 +69,15 @@ test.concurrent('a failover to a synchronous standby loses nothing that was ackn
 
 test.concurrent('acquire/release pairs on 100 names leave a small table', async () => {
   const url = await server.createDatabase()
-  await placeAt('pg', url)
+  await fixtureAt('pg', url)
   const { most, hotShare } = await pairs(url, 5_000)
   expect(most).toBeLessThan(1_000_000)
   expect(hotShare).toBeGreaterThan(0.8)
 })
 
-test.concurrent('at the moment of expiry a renewal and another’s claim never both succeed', async () => {
+test.concurrent('a renewal and another owner’s claim never both succeed at the moment of expiry', async () => {
   const url = await server.createDatabase()
-  await placeAt('pg', url)
+  await fixtureAt('pg', url)
   const [a, b] = [storeAt('pg', url, { max: 10 }), storeAt('pg', url, { max: 10 })]
   const seen = { renewed: 0, taken: 0, both: 0 }
   const round = async (key: string): Promise<void> => {
@@ -99,9 +99,9 @@ test.concurrent('at the moment of expiry a renewal and another’s claim never b
   await b.close()
 })
 
-test.concurrent('names that were used once are forgotten as part of normal work', async () => {
+test.concurrent('later calls delete names that were used once', async () => {
   const url = await server.createDatabase()
-  await placeAt('pg', url)
+  await fixtureAt('pg', url)
   const pool = new Pool({ connectionString: url, max: 1 })
   const store = postgres(pool, { listen: false })
   const once = async (from: number, to: number): Promise<void> => {
@@ -119,7 +119,7 @@ test.concurrent('names that were used once are forgotten as part of normal work'
     }
   }
   await once(0, 500)
-  await pool.query(`update leasehold_leases set look_at = clock_timestamp()`)
+  await pool.query(`update leasehold_leases set sweep_at = clock_timestamp()`)
   await once(500, 1_500)
   const { rows } = await pool.query(
     `select count(*)::int as kept, count(owner)::int as held from leasehold_leases where split_part(key, ':', 2)::int < 500`,

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
-import { type Library, placeAt } from './place.js'
+import { type Library, fixtureAt } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
 
@@ -15,7 +15,8 @@ afterAll(() => server.stop())
 for (const library of ['pg', 'postgres.js'] as Library[]) {
   conformance({
     name: `postgres with ${library}`,
-    open: async () => placeAt(library, await server.createDatabase()),
+    open: async () => fixtureAt(library, await server.createDatabase()),
+    lacks: ['watchGrants'],
     cases: [...storeCases(), ...coreCases()],
     describe,
     test: test.concurrent,

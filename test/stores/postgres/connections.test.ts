@@ -1,10 +1,10 @@
 /** Which connections are used for what, and how many. */
 import { Pool } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/locks.js'
 import { migrate, postgres } from '../../../src/stores/postgres/index.js'
-import { clientOf, type Library } from './place.js'
+import { clientOf, type Library } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
 

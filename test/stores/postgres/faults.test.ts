@@ -10,15 +10,15 @@ import {
   startPostgres,
   startProxy,
   startStandby,
-} from '../../../scripts/servers/index.js'
-import { program } from '../../../scripts/support/programs.js'
+} from '../../../testbed/servers/index.js'
+import { program } from '../../../testbed/programs.js'
 import { StoreUnavailableError } from '../../../src/errors.js'
 import { createLocks, type Locks } from '../../../src/locks.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { migrate, type PostgresOptions, postgres } from '../../../src/stores/postgres/index.js'
-import { namesOf } from '../../../src/stores/postgres/migrate.js'
-import { onlyTheNextWakes } from '../../support/hand-over.js'
-import { type Library, storeAt } from './place.js'
+import { schemaNames } from '../../../src/stores/postgres/schema.js'
+import { onlyTheNextWakes } from '../../../testbed/hand-off.js'
+import { type Library, storeAt } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
 let pool: Pool
@@ -87,7 +87,7 @@ const waiting = (locks: Locks, name: string) =>
   expect.poll(async () => (await locks.waiters(name)).length, { timeout: 10_000 }).toBe(1)
 
 describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
-  test('after all backends were terminated the lock is still held, events arrive again, and the core is asked to look', async () => {
+  test('the lock is still held after all backends were terminated, events arrive again, and onPossibleLoss fires', async () => {
     const { store, locks } = open(library)
     const other = open(library)
     const name = newName()
@@ -96,7 +96,7 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     const watch = other.store.watch?.(`lock:${name}`, (event) => events.push(event))
     expect(await watch?.ready).toBe(true)
     let doubts = 0
-    other.store.onDoubt?.(() => doubts++)
+    other.store.onPossibleLoss?.(() => doubts++)
     await terminateAll()
     await expect
       .poll(
@@ -138,7 +138,7 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     expect(await lock.release()).toBe(true)
   })
 
-  test('a hand-over wakes only whoever gets it, however many others wait', async () => {
+  test('a hand-off wakes only the waiter that gets the lock, however many others wait', async () => {
     await onlyTheNextWakes(
       [1, 2, 3].map(() => open(library).store),
       `lock:${newName()}`,
@@ -148,7 +148,7 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
 
 const libraries: Library[] = ['pg', 'postgres.js']
 
-test('a restart as if it had crashed ends no lock, and whoever waits gets it afterwards', async () => {
+test('an immediate restart of the server ends no lock, and a waiter gets it afterwards', async () => {
   const ready = await Promise.all(
     libraries.map(async (library) => {
       const [holder, waiter, name] = [open(library), open(library), newName()]
@@ -167,7 +167,7 @@ test('a restart as if it had crashed ends no lock, and whoever waits gets it aft
   }
 })
 
-test('over kill -9 of the server tokens grow, with synchronous_commit on and off; meanwhile a try rejects at once and a wait goes on', async () => {
+test('tokens grow over kill -9 of the server, with synchronous_commit on and off; meanwhile a try rejects at once and a wait goes on', async () => {
   const all = ['on', 'off'].map((commit, i) =>
     open(libraries[i] as Library, `${server.url}?options=-csynchronous_commit%3D${commit}`),
   )
@@ -193,12 +193,12 @@ test('over kill -9 of the server tokens grow, with synchronous_commit on and off
   }
 })
 
-test('tokens grow although the clock of the server went back and the rows were forgotten meanwhile', async () => {
+test('tokens grow although the clock of the server went back and the rows were deleted meanwhile', async () => {
   const name = newName()
   const { store } = open('pg')
   const future = BigInt(Date.now()) * 1_000n + 3_600_000_000n
   await store.acquire([claimOf(name)])
-  await pool.query('update leasehold_leases set token = $2, look_at = now() where key = $1', [
+  await pool.query('update leasehold_leases set token = $2, sweep_at = now() where key = $1', [
     `lock:${name}`,
     future.toString(),
   ])
@@ -254,7 +254,7 @@ describe('through a network that fails', () => {
   })
   afterAll(() => proxy.stop())
 
-  test('calls into a black hole end, connections are given up, and everything works again afterwards', async () => {
+  test('calls whose packets are dropped end, their connections are given up, and calls work again afterwards', async () => {
     const { locks, store } = open('pg', proxy.through(server.url), { timeout: '300ms', max: 3 })
     const direct = open('pg')
     const name = newName()
@@ -280,7 +280,7 @@ describe('through a network that fails', () => {
     expect(await lock.release()).toBe(true)
   })
 
-  test('a connection that listens and is cut comes back by itself', async () => {
+  test('a listening connection that is cut is opened again', async () => {
     for (const library of ['pg', 'postgres.js'] as Library[]) {
       const { store } = open(library, proxy.through(server.url))
       const events: StoreEvent[] = []
@@ -288,7 +288,7 @@ describe('through a network that fails', () => {
       const watch = store.watch?.(`lock:${name}`, (event) => events.push(event))
       expect(await watch?.ready).toBe(true)
       // Anybody may say anything on any channel.
-      const { channel } = namesOf('public')
+      const { channel } = schemaNames('public')
       for (const nonsense of ['', '{', '[1]', '["a","granted","o","x"]', 'null', '"s"'])
         await pool.query('select pg_notify($1, $2)', [channel, nonsense])
       proxy.cut()
@@ -315,7 +315,7 @@ describe('behind PgBouncer in transaction mode', () => {
   afterAll(() => bouncer.stop())
 
   test.each(['pg', 'postgres.js'] as Library[])(
-    '%s: that nothing is heard is noticed, and whoever waits is served all the same',
+    'a store on %s notices that no event arrives, and its waiters get the lock all the same',
     async (library) => {
       const [a, b] = [open(library, bouncer.url), open(library, bouncer.url)]
       const name = newName()
@@ -330,7 +330,7 @@ describe('behind PgBouncer in transaction mode', () => {
     },
   )
 
-  test('many at once exclude each other', async () => {
+  test('claims at the same moment exclude each other', async () => {
     const both = [open('pg', bouncer.url), open('postgres.js', bouncer.url)]
     const name = newName()
     let inside = 0

@@ -4,16 +4,16 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { Client, Pool } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { migrationsUnderLoad } from '../../../scripts/prove/postgres-migrate.js'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { migrationsUnderLoad } from '../../../verify/campaigns/postgres-migrate.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { InvalidOptionError, UnsupportedError } from '../../../src/errors.js'
 import { createLocks } from '../../../src/locks.js'
 import { migrate, migrationSql, postgres, SchemaError } from '../../../src/stores/postgres/index.js'
 import { open } from '../../../src/stores/postgres/open.js'
-import { databaseOf } from '../../../src/stores/postgres/database.js'
-import { migrateDatabase, REVISION, sources } from '../../../src/stores/postgres/migrate.js'
-import { clientOf, type Library, storeAt } from './place.js'
-import { versionTwoSql } from './version-2.js'
+import { driverOf } from '../../../src/clients/postgres/open.js'
+import { migrateWith } from '../../../src/stores/postgres/migrate.js'
+import { RELEASE, type SchemaRelease, sqlFiles } from '../../../src/stores/postgres/schema.js'
+import { clientOf, type Library, storeAt } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
 
@@ -32,7 +32,7 @@ async function withPool<T>(url: string, use: (pool: Pool) => Promise<T>): Promis
   }
 }
 
-test.concurrent('without the schema the first call rejects and says what to run, at once although it may wait', async () => {
+test.concurrent('the first call without the schema rejects at once and says what to run, although it may wait', async () => {
   const store = storeAt('pg', await server.createDatabase())
   const locks = createLocks(store, { wait: '1h' })
   const error = await locks.acquire('a').catch((reason: unknown) => reason)
@@ -42,7 +42,7 @@ test.concurrent('without the schema the first call rejects and says what to run,
   await store.close()
 })
 
-test.concurrent('a store that asked too early works as soon as the schema is there', async () => {
+test.concurrent('a store whose first call came too early works as soon as the schema is there', async () => {
   const url = await server.createDatabase()
   await withPool(url, async (pool) => {
     const store = postgres(pool)
@@ -65,7 +65,7 @@ for (const library of ['pg', 'postgres.js'] as Library[]) {
   })
 }
 
-test.concurrent('with migrate: true the first call makes the schema, from many stores at once', async () => {
+test.concurrent('the first call with migrate: true makes the schema, from many stores at once', async () => {
   const url = await server.createDatabase()
   const stores = Array.from({ length: 8 }, () => storeAt('pg', url, { migrate: true, timeout: '20s' }))
   const claim = (i: number) => ({ key: `lock:${i}`, owner: 'x', weight: 1, capacity: 1, ttlMs: 1_000 })
@@ -101,12 +101,12 @@ test.concurrent.each(['', 'x'.repeat(64), 'a$b'])('the schema cannot be called %
   expect(() => postgres(new Pool(), { schema })).toThrow(InvalidOptionError)
 })
 
-test.concurrent('what is not a pool is told so, and a single client why', async () => {
+test.concurrent('postgres() refuses what is not a pool, and says why if it is a single client', async () => {
   expect(() => postgres(new Client() as never)).toThrow(/single Client/)
   expect(() => postgres({} as never)).toThrow(InvalidOptionError)
 })
 
-test.concurrent('the printed script does the same by psql, and twice', async () => {
+test.concurrent('the printed script makes the schema with psql, and may run twice', async () => {
   const url = await server.createDatabase()
   const file = join(server.dir, 'printed.sql')
   await writeFile(file, migrationSql())
@@ -130,36 +130,63 @@ test.concurrent('a schema that is too new for this code is refused, one that sti
   })
 })
 
-test.concurrent('a schema of version 2 is brought up to date, with what is held in it', async () => {
+test.concurrent('an upgrade runs once on a schema of an earlier version, and keeps what is held in it', async () => {
   const url = await server.createDatabase()
   await withPool(url, async (pool) => {
-    await pool.query(versionTwoSql)
-    const row = (slot: number, owner: string, waiting: boolean) =>
-      `('lock:a', ${slot}, '${owner}', ${waiting}, 0, 'ear', 1, 1, 1, 9000000000000000, now(), now() + interval '1 min', 60000, 3000, false, null, now())`
-    await pool.query(`insert into leasehold_leases values ${row(0, 'x', false)}, ${row(1, 'y', true)}`)
+    const [driver, store] = [driverOf(pool), postgres(pool, { listen: false })]
     const lease = { key: 'lock:a', owner: 'x', ttlMs: 60_000 }
-    await expect(postgres(pool).renew([lease])).rejects.toThrow(/leasehold migrate/)
-    expect(await migrate(pool)).toBe(true)
-    expect(await migrate(pool)).toBe(false)
-    const store = postgres(pool, { listen: false })
-    expect(await store.renew([lease])).toEqual([{ outcome: 'ours', ttlMs: 60_000 }])
-    expect(await store.release([lease])).toEqual([{ outcome: 'released' }])
-    const claim = { ...lease, weight: 1, capacity: 1 }
-    expect(await store.acquire([claim])).toMatchObject([{ granted: true, token: 9_000_000_000_000_001n }])
-    expect((await pool.query('select leasehold_ground_rent(1) as rent')).rows).toEqual([{ rent: 250 }])
+    await migrate(pool)
+    const [held] = await store.acquire([{ ...lease, weight: 1, capacity: 1 }])
+    await pool.query(
+      `create function leasehold_ground_rent(years int) returns int language sql as 'select years * 250'`,
+    )
+    await pool.query(`create function leasehold_former() returns int language sql as 'select 1'`)
+    await pool.query(`comment on function leasehold_former() is 'leasehold'`)
+    const [first, second] = [RELEASE.version + 1, RELEASE.version + 2]
+    const release: SchemaRelease = {
+      ...RELEASE,
+      version: second,
+      upgrades: [
+        { to: first, sql: 'alter table {schema}.leasehold_leases add column floor integer;' },
+        { to: second, sql: 'update {schema}.leasehold_leases set floor = coalesce(floor, 0) + 3;' },
+      ],
+    }
+    expect(await migrateWith(driver, {}, sqlFiles, release)).toBe(true)
+    expect(await migrateWith(driver, {}, sqlFiles, release), 'there is nothing left to do').toBe(false)
+    expect(await migrateWith(driver, {}, sqlFiles, { ...release, revision: 7 }), 'no upgrade runs again').toBe(true)
+    expect((await pool.query('select version, revision, floor from leasehold_meta, leasehold_leases')).rows).toEqual([
+      { version: second, revision: 7, floor: 3 },
+    ])
+    expect(await store.renew([{ ...lease, token: held?.granted === true ? held.token : 0n }])).toEqual([
+      { outcome: 'ours', ttlMs: 60_000 },
+    ])
+    expect((await pool.query('select leasehold_ground_rent(1) as rent')).rows, "a user's function stays").toEqual([
+      { rent: 250 },
+    ])
+    const former = `select to_regprocedure('leasehold_former()') as found`
+    expect((await pool.query(former)).rows, 'a function that is no longer made is dropped').toEqual([{ found: null }])
     await store.close()
+  })
+})
+
+test.concurrent('no upgrade runs on a schema that is made anew', async () => {
+  await withPool(await server.createDatabase(), async (pool) => {
+    const upgrades = [{ to: RELEASE.version + 1, sql: `raise exception 'there was nothing to upgrade';` }]
+    const release = { ...RELEASE, version: RELEASE.version + 1, upgrades }
+    expect(await migrateWith(driverOf(pool), {}, sqlFiles, release)).toBe(true)
   })
 })
 
 test.concurrent('an older package leaves the functions of a newer one alone', async () => {
   const url = await server.createDatabase()
   await withPool(url, async (pool) => {
-    const database = databaseOf(pool)
-    const newer = { ...sources, renew: sources.renew.replace('cannot renew', 'may not renew') }
-    expect(await migrateDatabase(database, {}, newer, REVISION + 1)).toBe(true)
+    const driver = driverOf(pool)
+    const next = { ...RELEASE, revision: RELEASE.revision + 1 }
+    const newer = { ...sqlFiles, renew: sqlFiles.renew.replace('cannot renew', 'may not renew') }
+    expect(await migrateWith(driver, {}, newer, next)).toBe(true)
     expect(await migrate(pool), 'there is nothing left to do for it').toBe(false)
     await expect(pool.query(migrationSql()), 'its script says so too').rejects.toThrow(/newer than this leasehold/)
-    expect(await migrateDatabase(database, {}, newer, REVISION + 1)).toBe(false)
+    expect(await migrateWith(driver, {}, newer, next)).toBe(false)
     const { rows } = await pool.query(
       `select prosrc ~ 'may not renew' as newer from pg_proc where proname = 'leasehold_renew'`,
     )
@@ -167,13 +194,13 @@ test.concurrent('an older package leaves the functions of a newer one alone', as
   })
 })
 
-test.concurrent('migrations under load beside an idle transaction make nobody wait for a second, and lose no lock', async () => {
+test.concurrent('migrations under load beside an idle transaction make no call wait for a second, and lose no lock', async () => {
   const figures = await migrationsUnderLoad(await server.createDatabase(), 3)
   expect(figures).toMatchObject({ migrations: 3, failed: 0, lost: 0, firstError: '', groundRent: 250 })
   expect(figures.slowestMs).toBeLessThan(1_000)
 })
 
-test.concurrent('a role without rights is told what to grant', async () => {
+test.concurrent('the error for a role without rights says what to grant', async () => {
   const url = await server.createDatabase()
   await withPool(url, (pool) => migrate(pool))
   await server.psql('CREATE ROLE poor LOGIN')

@@ -1,9 +1,9 @@
-import { type Sources, sources } from '../../../src/stores/postgres/migrate.js'
+import { type SqlFiles, sqlFiles } from '../../../src/stores/postgres/schema.js'
 
 /** One small mistake in the SQL, which a case of the conformance kit is there to notice. */
 export interface SqlMutant {
   what: string
-  changes: { file: keyof Sources; find: string; replace: string }[]
+  changes: { file: keyof SqlFiles; find: string; replace: string }[]
   caughtBy: string
 }
 
@@ -17,7 +17,7 @@ export const mutants: SqlMutant[] = [
         replace: 'where key = p_key and owner is not null and expires_at > v_now and (p_token',
       },
     ],
-    caughtBy: "a stranger's release is gone and frees nothing",
+    caughtBy: 'a release by another owner is answered gone and frees nothing',
   },
   {
     what: 'a renewal does not look at the owner',
@@ -28,7 +28,7 @@ export const mutants: SqlMutant[] = [
         replace: 'where key = p_key and owner is not null and expires_at > clock_timestamp() and (p_token',
       },
     ],
-    caughtBy: "a stranger's renewal is gone and prolongs nothing",
+    caughtBy: 'a renewal by another owner is answered gone and prolongs nothing',
   },
   {
     what: 'a renewal creates',
@@ -40,7 +40,7 @@ export const mutants: SqlMutant[] = [
           "'1 millisecond'), owner = p_owner, value = coalesce(p_value, value)\n  where key = p_key and slot = 0 and (owner is null or owner = p_owner or expires_at <= clock_timestamp());",
       },
     ],
-    caughtBy: 'the renewal of a released lease is gone and creates nothing',
+    caughtBy: 'the renewal of a released lease is answered gone and creates nothing',
   },
   {
     what: 'a renewal shortens',
@@ -51,17 +51,17 @@ export const mutants: SqlMutant[] = [
         replace: "least(now() + interval '1 year', clock_timestamp() + p_ttl_ms",
       },
     ],
-    caughtBy: 'a renewal never shortens: one that arrives late takes nothing away',
+    caughtBy: 'a renewal never shortens a lease, even if it arrives late',
   },
   {
     what: 'a lock is one of one, beside readers that are one of all',
     changes: [
       { file: 'acquire', find: 's.held + p_weight <= p_capacity)', replace: '(p_weight < p_capacity or s.held = 0))' },
     ],
-    caughtBy: 'a reader is refused beside a lock',
+    caughtBy: 'a reader is refused while a lock is held',
   },
   {
-    what: 'nobody takes the lock on the key',
+    what: 'no transaction takes the lock on the key',
     changes: [
       {
         file: 'keys',
@@ -69,7 +69,7 @@ export const mutants: SqlMutant[] = [
         replace: 'if true then',
       },
     ],
-    caughtBy: 'of many who ask at the same moment exactly one gets the lock',
+    caughtBy: 'a lock that many clients request at the same moment is granted to exactly one',
   },
   {
     what: 'the transaction is repeatable read, and the function does not mind',
@@ -81,32 +81,32 @@ export const mutants: SqlMutant[] = [
         replace: 'if false then',
       },
     ],
-    caughtBy: 'of many who ask at the same moment exactly one gets the lock',
+    caughtBy: 'a lock that many clients request at the same moment is granted to exactly one',
   },
   {
     what: 'the fence begins anew with every lock',
     changes: [
       {
         file: 'keys',
-        find: "return greatest(p_last + 1, (date_part('epoch', p_now) * 1000000)::bigint);",
+        find: "return greatest(p_last + 32, (date_part('epoch', p_now) * 1000000)::bigint);",
         replace: 'return 1;',
       },
     ],
-    caughtBy: 'tokens grow over releases, whichever client asks',
+    caughtBy: 'tokens grow from release to release, whichever client acquires',
   },
   {
     what: 'leases begin in the past',
     changes: [
       {
         file: 'acquire',
-        find: 'v_now timestamptz := clock_timestamp();',
-        replace: "v_now timestamptz := now() - interval '1 hour';",
+        find: 'v_now timestamptz := clock_timestamp();\n  v_token bigint;',
+        replace: "v_now timestamptz := now() - interval '1 hour';\n  v_token bigint;",
       },
     ],
-    caughtBy: 'a lock excludes everybody else until it is released',
+    caughtBy: 'a lock excludes every other owner until it is released',
   },
   {
-    what: 'newcomers pass the line',
+    what: 'newcomers overtake the queue',
     changes: [
       {
         file: 'acquire',
@@ -114,14 +114,14 @@ export const mutants: SqlMutant[] = [
         replace: '(true and s.held',
       },
     ],
-    caughtBy: 'small claims do not pass a big one that waits for room',
+    caughtBy: 'small claims do not overtake a big one that waits for capacity',
   },
   {
-    what: 'a lease that ran out is handed to nobody, and newcomers pass the line',
+    what: 'an expired lease is not handed off, and newcomers overtake the queue',
     changes: [
       {
         file: 'acquire',
-        find: 'v_served := {schema}.leasehold_serve(p_key, v_now, p_owner);',
+        find: 'v_served := {schema}.leasehold_hand_off(p_key, v_now, p_owner);',
         replace: 'v_served := false;',
       },
       {
@@ -130,28 +130,41 @@ export const mutants: SqlMutant[] = [
         replace: '(true and s.held',
       },
     ],
-    caughtBy: 'a newcomer does not pass the line, although the lease has just run out',
+    caughtBy: 'a new request does not overtake the queue when the lease has just expired',
   },
   {
-    what: 'the last in line is served first',
-    changes: [{ file: 'queue', find: 'order by arrival limit 1;', replace: 'order by arrival desc limit 1;' }],
-    caughtBy: 'whoever stands in line is served in order of arrival',
+    what: 'the last of the queue is served first',
+    changes: [
+      { file: 'queue', find: 'order by arrival limit 1;', replace: 'order by arrival desc limit 1;' },
+      {
+        file: 'release',
+        find: 'q.key = p_key order by q.arrival limit 1',
+        replace: 'q.key = p_key order by q.arrival desc limit 1',
+      },
+    ],
+    caughtBy: 'waiters are granted the lock in the order of their arrival',
   },
   {
-    what: 'what is handed over is held for the whole time to live',
+    what: 'a lease that is handed off is held for the whole ttl',
     changes: [
       {
         file: 'queue',
         find: 'v_ttl_ms := least(v_head.queue_ms, v_head.ttl_ms);',
         replace: 'v_ttl_ms := v_head.ttl_ms;',
       },
+      {
+        file: 'release',
+        find: "least(h.queue_ms, h.ttl_ms) * interval '1 millisecond' end,\n        value = h.value, subscriber = h.subscriber\n    from (select)",
+        replace:
+          "h.ttl_ms * interval '1 millisecond' end,\n        value = h.value, subscriber = h.subscriber\n    from (select)",
+      },
     ],
-    caughtBy: 'what was handed over and never renewed passes on',
+    caughtBy: 'a lease that was handed off and never renewed passes to the next client',
   },
   {
-    what: 'nobody is told',
+    what: 'no notification is sent',
     changes: [{ file: 'queue', find: 'if octet_length(p_message::text) >= 7900 then', replace: 'if true then' }],
-    caughtBy: 'a release wakes whoever waits and watches, in another client too',
+    caughtBy: 'a release wakes a waiter that watches the key, also in another client',
   },
   {
     what: 'all or none keeps what it got',
@@ -162,18 +175,18 @@ export const mutants: SqlMutant[] = [
         replace: 'return array_to_json(v_refusals);',
       },
     ],
-    caughtBy: 'all or none grants none when one is busy, and leaves nothing behind',
+    caughtBy: 'an atomic batch grants no claim if one key is held, and leaves nothing behind',
   },
 ]
 
 /** The SQL with the mistake in it. Every text is found exactly once, or the mutant would show nothing. */
-export function mutated({ what, changes }: SqlMutant): Sources {
-  const files: Record<string, string> = { ...sources }
+export function mutated({ what, changes }: SqlMutant): SqlFiles {
+  const files: Record<string, string> = { ...sqlFiles }
   for (const { file, find, replace } of changes) {
     const original = files[file] as string
-    const places = original.split(find).length - 1
-    if (places !== 1) throw new Error(`"${what}" finds its text ${places} times in ${file}.sql`)
+    const found = original.split(find).length - 1
+    if (found !== 1) throw new Error(`"${what}" finds its text ${found} times in ${file}.sql`)
     files[file] = original.replace(find, () => replace)
   }
-  return files as Sources
+  return files as SqlFiles
 }

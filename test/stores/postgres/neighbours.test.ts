@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises'
 import { Pool } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/locks.js'
 import { ALL, type Claim } from '../../../src/store.js'
 import { guardedWrite, migrate, migrationSql, postgres } from '../../../src/stores/postgres/index.js'
@@ -34,8 +34,8 @@ const claimOf = (name: string, owner = 'us'): Claim => ({
   ttlMs: 60_000,
 })
 
-describe('a migration beside objects of somebody else', () => {
-  test('leaves functions alone that merely begin with our name, the first time and the next', () =>
+describe('a migration beside objects of the user', () => {
+  test('leaves functions alone that merely begin with leasehold_, the first time and the next', () =>
     withDatabase(async (pool) => {
       await pool.query(
         `create function leasehold_ground_rent(years int) returns int language sql as 'select years * 250'`,
@@ -55,7 +55,7 @@ describe('a migration beside objects of somebody else', () => {
       `create function leasehold_renew(flats json) returns int language sql as 'select 1'`,
       /leasehold_renew\(flats json\)/,
     ],
-  ])('stops before it replaces something of another make that has one of our names: %s', (sql, message) =>
+  ])('stops before it replaces an object that only has one of its names: %s', (sql, message) =>
     withDatabase(async (pool) => {
       await pool.query(sql)
       await expect(migrate(pool)).rejects.toThrow(message)
@@ -65,7 +65,7 @@ describe('a migration beside objects of somebody else', () => {
   )
 
   test.each(['integer, integer, integer, integer', 'varchar, varchar, integer, text', 'varchar, varchar, integer'])(
-    'does not adopt an acquire_lock(%s), which is not the one of the seed',
+    'does not adopt acquire_lock(%s), which is not the one of the seed',
     (types) =>
       withDatabase(async (pool) => {
         await pool.query(seedSql)
@@ -76,7 +76,7 @@ describe('a migration beside objects of somebody else', () => {
       }),
   )
 
-  test('retires functions of its own that this version no longer has', () =>
+  test('drops functions of its own that this version no longer has', () =>
     withDatabase(async (pool) => {
       await migrate(pool)
       await pool.query(`
@@ -92,7 +92,7 @@ describe('a migration beside objects of somebody else', () => {
 })
 
 describe('a hostile search path', () => {
-  test('does not reach into our functions, whoever calls them', () =>
+  test('does not reach into the functions, for any caller', () =>
     withDatabase(async (pool, url) => {
       await migrate(pool)
       await pool.query(`do $$ begin create role mallory login; exception when duplicate_object then end $$`)
@@ -138,7 +138,7 @@ describe('a hostile search path', () => {
       await Promise.all([mallory.end(), path.end()])
     }))
 
-  test('is pinned on every function that we make', () =>
+  test('is pinned on every function of the schema', () =>
     withDatabase(async (pool) => {
       await migrate(pool)
       const { rows } = await pool.query(`
@@ -216,7 +216,7 @@ describe('a role with the grants of docs/stores/postgres.md', () => {
       })
     }))
 
-  test('can call the functions and touch no table, where they were made for that', () =>
+  test('can call the functions and touch no table after a migration with definer', () =>
     withDatabase(async (pool, url) => {
       await server.psql(`do $$ begin create role caller login; exception when duplicate_object then end $$`)
       await migrate(pool, { schema: 'locks', definer: true })
@@ -227,13 +227,22 @@ describe('a role with the grants of docs/stores/postgres.md', () => {
           await expect(caller.query(`select * from locks.${table}`)).rejects.toThrow(/permission denied/)
           await expect(caller.query(`delete from locks.${table}`)).rejects.toThrow(/permission denied/)
         }
+        // Past the rule: a lease beside another's, the end of one, and a forged grant.
+        for (const inner of [
+          `write_lease('lock:a', null, 7, 'me', 1, 1, 9, now(), 60000, false, null, null)`,
+          `evict('lock:a')`,
+          `hand_off('lock:a', now(), null, false)`,
+          `end_lease('lock:a', 'o', null, false)`,
+          `notify('a subscriber', '["granted", "lock:a", "me", "9", 60000]', false)`,
+        ])
+          await expect(caller.query(`select locks.leasehold_${inner}`), inner).rejects.toThrow(/permission denied/)
       })
-      // A later migration, by somebody who does not know of it, keeps it so.
+      // A later migration without the option keeps it so.
       await pool.query(migrationSql({ schema: 'locks' }))
       await asRole(url, 'caller', (caller) => sqlOnly(caller, 'locks'))
     }))
 
-  test('is not let in by everybody’s right to the schema public', () =>
+  test('does not get there by the right of all roles to the schema public', () =>
     withDatabase(async (pool) => {
       await expect(migrate(pool, { definer: true })).rejects.toThrow(/a schema of its own/)
     }))

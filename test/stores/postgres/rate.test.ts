@@ -1,8 +1,8 @@
 import * as fc from 'fast-check'
 import { Pool } from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
-import { emptyMeter, takeFrom } from '../../../src/kit/rate.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
+import { emptyMeter, takeFrom } from '../../../src/util/rate.js'
 import type { Limit, TakeAnswer } from '../../../src/store.js'
 import { migrate } from '../../../src/stores/postgres/index.js'
 
@@ -33,8 +33,8 @@ async function ask(limits: readonly Limit[], steps: readonly { at: number; cost:
     ])
     const [allowed, remaining, retryAfterMs, resetMs, states] = rows[0].said[0]
     const retry = retryAfterMs ?? Number.POSITIVE_INFINITY
-    const told = (states as [number, number][]).map(([left, nextMs]) => ({ remaining: left, nextMs }))
-    answers.push({ allowed: allowed === 1, remaining, retryAfterMs: retry, resetMs, limits: told })
+    const eachLimit = (states as [number, number][]).map(([left, nextMs]) => ({ remaining: left, nextMs }))
+    answers.push({ allowed: allowed === 1, remaining, retryAfterMs: retry, resetMs, limits: eachLimit })
   }
   return answers
 }
@@ -88,7 +88,7 @@ const stepsArbitrary = fc
     return list.map(({ after, cost }) => ({ at: (at += after), cost }))
   })
 
-test('every sequence of questions is answered as the reference answers it', async () => {
+test('every sequence of requests is answered as the reference answers it', async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.oneof(
@@ -128,12 +128,12 @@ test('a limit that is configured anew begins anew', async () => {
   expect(await take([{ ...window, perMs: 2_000 }])).toBe(1)
 })
 
-test('limits that are whole again are forgotten as part of normal work', async () => {
+test('later calls delete limits that are whole again', async () => {
   const limits: Limit[] = [{ algorithm: 'sliding-window', limit: 5, perMs: 1, burst: 5 }]
   const requests = Array.from({ length: 80 }, (_, i) => ({ key: `limiter:idle:${i}`, cost: 1, limits }))
   const take = () => pool.query('select leasehold_take($1, null)', [JSON.stringify(requests.splice(0, 40))])
   await take()
-  await pool.query(`update leasehold_meters set look_at = now() - interval '1 second' where key like 'limiter:idle:%'`)
+  await pool.query(`update leasehold_meters set sweep_at = now() - interval '1 second' where key like 'limiter:idle:%'`)
   await take()
   const { rows } = await pool.query(
     `select count(*)::int as meters, (select count(*)::int from leasehold_takes t where t.key like 'limiter:idle:%') as takes from leasehold_meters where key like 'limiter:idle:%'`,

@@ -1,6 +1,6 @@
 import { Pool } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks, type Locks } from '../../../src/locks.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
 import { migrate, migrationSql, postgres } from '../../../src/stores/postgres/index.js'
@@ -38,7 +38,7 @@ const acquire = (name: string, holder: string, ttl = 30) =>
   sql<boolean>('select acquire_lock($1, $2, $3)', name, holder, ttl)
 const release = (name: string, holder: string) => sql<boolean>('select release_lock($1, $2)', name, holder)
 
-describe('SQL callers and ours', () => {
+describe('SQL callers and stores', () => {
   test('exclude each other', async () => {
     const name = newName()
     expect(await acquire(name, 'python')).toBe(true)
@@ -50,7 +50,7 @@ describe('SQL callers and ours', () => {
     expect(await acquire(name, 'python')).toBe(true)
   })
 
-  test('exclude each other also while ours only read', async () => {
+  test('exclude each other also while the store only reads', async () => {
     const name = newName()
     const reading = await locks.acquire(name, { mode: 'shared' })
     expect(await acquire(name, 'python')).toBe(false)
@@ -59,7 +59,7 @@ describe('SQL callers and ours', () => {
     expect(await locks.tryAcquire(name, { mode: 'shared' })).toBeNull()
   })
 
-  test('the same holder again extends, another is refused, and only the holder can release', async () => {
+  test('agree that the same holder extends, another is refused, and only the holder can release', async () => {
     const name = newName()
     const expires = () => sql<Date>('select expires_at from distributed_locks where lock_name = $1', name)
     expect(await acquire(name, 'a', 10)).toBe(true)
@@ -72,7 +72,7 @@ describe('SQL callers and ours', () => {
     expect(await release(name, 'a')).toBe(false)
   })
 
-  test('arguments may be left out as in the seed, and given by name', async () => {
+  test('may leave arguments out as in the seed, and give them by name', async () => {
     const name = newName()
     expect(await sql('select acquire_lock($1, $2)', name, 'a')).toBe(true)
     expect(
@@ -82,14 +82,14 @@ describe('SQL callers and ours', () => {
     await expect(acquire('', 'a')).rejects.toThrow(/takes a name/)
   })
 
-  test('an expired holder is followed by whoever asks next', async () => {
+  test('take over from an expired holder', async () => {
     const name = newName()
     expect(await acquire(name, 'a', 1)).toBe(true)
     await expect.poll(() => acquire(name, 'b'), { timeout: 5_000, interval: 50 }).toBe(true)
     expect(await release(name, 'a')).toBe(false)
   })
 
-  test('a release in SQL hands over to ours at once', async () => {
+  test('wake each other: a release in SQL hands off to a store at once', async () => {
     const name = newName()
     await acquire(name, 'python', 3_600)
     const waiting = locks.acquire(name)
@@ -100,7 +100,7 @@ describe('SQL callers and ours', () => {
 })
 
 describe('a SQL caller that is refused', () => {
-  test('takes no place in the queue, however often it asks', async () => {
+  test('keeps no queue entry, however often it asks', async () => {
     const name = newName()
     const lock = await locks.acquire(name)
     for (let i = 0; i < 3; i++) expect(await acquire(name, 'poller')).toBe(false)
@@ -114,7 +114,7 @@ describe('a SQL caller that is refused', () => {
     await next?.release()
   })
 
-  test('is refused while somebody in the queue is alive, and served afterwards', async () => {
+  test('is refused while the queue has a live entry, and served afterwards', async () => {
     const name = newName()
     const claim: Claim = {
       key: `lock:${name}`,
@@ -122,7 +122,7 @@ describe('a SQL caller that is refused', () => {
       weight: ALL,
       capacity: ALL,
       ttlMs: 60_000,
-      placeMs: 60_000,
+      queueMs: 60_000,
     }
     await acquire(name, 'holder')
     await store.acquire([claim])
@@ -147,39 +147,36 @@ describe('names', () => {
     }
   })
 
-  test.each(['acquire_lock', 'acquireAll'])(
-    'that were used once are forgotten, by those who only use %s',
-    async (way) => {
-      const url = await server.createDatabase()
-      const own = new Pool({ connectionString: url, max: 2 })
-      await migrate(own)
-      const ownStore = postgres(own, { listen: false })
-      const use = async (from: number, to: number): Promise<void> => {
-        for (let i = from; i < to; i++) {
-          if (way === 'acquire_lock') {
-            await own.query(`select acquire_lock('job ${i}', 'w'), release_lock('job ${i}', 'w')`)
-          } else {
-            const claims = [0, 1].map(
-              (n): Claim => ({ key: `lock:job ${i} ${n}`, owner: 'w', weight: ALL, capacity: ALL, ttlMs: 60_000 }),
-            )
-            await ownStore.acquire(claims, { atomic: true })
-            await ownStore.release(claims)
-          }
+  test.each(['acquire_lock', 'acquireAll'])('that were used once are deleted by later calls of %s', async (way) => {
+    const url = await server.createDatabase()
+    const own = new Pool({ connectionString: url, max: 2 })
+    await migrate(own)
+    const ownStore = postgres(own, { listen: false })
+    const use = async (from: number, to: number): Promise<void> => {
+      for (let i = from; i < to; i++) {
+        if (way === 'acquire_lock') {
+          await own.query(`select acquire_lock('job ${i}', 'w'), release_lock('job ${i}', 'w')`)
+        } else {
+          const claims = [0, 1].map(
+            (n): Claim => ({ key: `lock:job ${i} ${n}`, owner: 'w', weight: ALL, capacity: ALL, ttlMs: 60_000 }),
+          )
+          await ownStore.acquire(claims, { atomic: true })
+          await ownStore.release(claims)
         }
       }
-      await use(0, 300)
-      await own.query(`update leasehold_leases set look_at = clock_timestamp() - interval '1 day'`)
-      await use(300, 600)
-      const { rows } = await own.query('select count(*)::int as n from leasehold_leases where look_at < now()')
-      expect(rows).toEqual([{ n: 0 }])
-      await ownStore.close()
-      await own.end()
-    },
-  )
+    }
+    await use(0, 300)
+    await own.query(`update leasehold_leases set sweep_at = clock_timestamp() - interval '1 day'`)
+    await use(300, 600)
+    const { rows } = await own.query('select count(*)::int as n from leasehold_leases where sweep_at < now()')
+    expect(rows).toEqual([{ n: 0 }])
+    await ownStore.close()
+    await own.end()
+  })
 })
 
 describe('distributed_locks', () => {
-  test('shows exclusive locks, ours and theirs, with their metadata', async () => {
+  test('shows exclusive locks of stores and SQL callers, with their metadata', async () => {
     const [mine, theirs, shared] = [newName(), newName(), newName()]
     const lock = await locks.acquire(mine, { metadata: { job: 'charge' } })
     await locks.acquire(shared, { mode: 'shared' })
@@ -194,7 +191,7 @@ describe('distributed_locks', () => {
     for (const row of rows) expect(row.expires_at.getTime()).toBeGreaterThan(row.acquired_at.getTime())
   })
 
-  test('takes a deletion as a release, and refuses to be written otherwise', async () => {
+  test('takes a deletion as a release, and refuses every other write', async () => {
     const name = newName()
     await acquire(name, 'a')
     await pool.query('delete from distributed_locks where lock_name = $1', [name])
@@ -238,8 +235,8 @@ describe('at another isolation level', () => {
   })
 })
 
-describe('a name that somebody decides about in a transaction that stays open', () => {
-  test('cannot be answered for, the others of the batch can, and renewals go on', async () => {
+describe('a name that an open transaction decides about', () => {
+  test('is answered unknown, the others of the batch are answered, and renewals go on', async () => {
     const [stuck, held, free] = [newName(), newName(), newName()]
     const impatient = postgres(pool, { timeout: '400ms' })
     const claim = (name: string): Claim => ({
@@ -267,7 +264,7 @@ describe('a name that somebody decides about in a transaction that stays open', 
     await impatient.close()
   })
 
-  test('does not make two who lock in opposite order wait for each other for ever', async () => {
+  test('does not make two transactions that lock in opposite order wait for each other for ever', async () => {
     const [a, b] = [newName(), newName()]
     const client = await pool.connect()
     await client.query('begin')
@@ -287,7 +284,7 @@ describe('a name that somebody decides about in a transaction that stays open', 
   })
 })
 
-describe('what has the same names but is not ours', () => {
+describe('an object of the same name that is not leasehold’s', () => {
   async function seeded(): Promise<Pool> {
     const seedPool = new Pool({ connectionString: await server.createDatabase() })
     await seedPool.query(seedSql)
@@ -306,7 +303,7 @@ describe('what has the same names but is not ours', () => {
     await seedPool.end()
   })
 
-  test('is adopted on request: what is held stays held, the old table is kept', async () => {
+  test('is adopted on request: held locks stay held, the old table is kept', async () => {
     const seedPool = await seeded()
     await migrate(seedPool, { adopt: true })
     const { rows } = await seedPool.query('select lock_name, holder_id, metadata from distributed_locks')
@@ -325,7 +322,7 @@ describe('what has the same names but is not ours', () => {
     await seedPool.end()
   })
 
-  test('is left alone where it is something else altogether', async () => {
+  test('is left alone if it is something else altogether', async () => {
     const otherPool = new Pool({ connectionString: await server.createDatabase() })
     await otherPool.query(`create function acquire_lock(bigint) returns boolean language sql as 'select true'`)
     await expect(migrate(otherPool, { adopt: true })).rejects.toThrow(/cannot|not a function that can be adopted/)

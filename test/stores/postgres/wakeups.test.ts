@@ -1,11 +1,11 @@
-/** Who is told what, by whom, and what is believed. */
+/** Which store is notified of what, and which notifications it accepts. */
 import { Client, Pool } from 'pg'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../scripts/servers/index.js'
+import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks, type Locks } from '../../../src/locks.js'
-import { ALL, type Claim, type Lease, type Store, type StoreEvent } from '../../../src/store.js'
+import { ALL, type Claim, type LeaseId, type Store, type StoreEvent } from '../../../src/store.js'
 import { guardedWrite, migrate, type PostgresOptions } from '../../../src/stores/postgres/index.js'
-import { type Library, storeAt } from './place.js'
+import { type Library, storeAt } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
 let pool: Pool
@@ -58,8 +58,8 @@ const claimOf = (name: string, owner: string): Claim => ({
 const waiting = (locks: Locks, name: string) =>
   expect.poll(async () => (await locks.waiters(name)).length, { timeout: 10_000 }).toBe(1)
 
-describe('a grant that somebody forges', () => {
-  test('is not believed if it comes from a role that may look at the tables and connect', async () => {
+describe('a forged grant', () => {
+  test('is not accepted from a role that may read the tables and connect', async () => {
     await server.psql(
       `create role looker login; grant select on leasehold_leases, leasehold_queue, distributed_locks to looker`,
     )
@@ -76,10 +76,10 @@ describe('a grant that somebody forges', () => {
     await expect(looker.query('select leasehold_channel($1)', [rows[0].subscriber])).rejects.toThrow(
       /permission denied/,
     )
-    const told = await pool.query('select leasehold_channel($1) as channel', [rows[0].subscriber])
-    expect(Object.values(rows[0]), 'nothing that it sees is the channel').not.toContain(told.rows[0].channel)
+    const found = await pool.query('select leasehold_channel($1) as channel', [rows[0].subscriber])
+    expect(Object.values(rows[0]), 'no column that it can read is the channel').not.toContain(found.rows[0].channel)
     const { rows: activity } = await pool.query('select query from pg_stat_activity where query ~ $1', [
-      `^listen.*${told.rows[0].channel}`,
+      `^listen.*${found.rows[0].channel}`,
     ])
     expect(activity, 'nor what the server shows of our connections').toEqual([])
     const forged = ['granted', rows[0].key, rows[0].owner, String(BigInt(Date.now()) * 1_000n + 1_000_000n), 30_000]
@@ -95,14 +95,14 @@ describe('a grant that somebody forges', () => {
     expect((await next).fencingToken).toBeGreaterThan(held.fencingToken)
   })
 
-  test('is not believed if its token is more than a day ahead, and no resource is locked out by such a token', async () => {
+  test('is not accepted if its token is more than a day ahead, and no resource is locked out by such a token', async () => {
     const { store } = open()
     const events: StoreEvent[] = []
     const name = newName()
     const watch = store.watch?.(`lock:${name}`, (event) => events.push(event))
     expect(await watch?.ready).toBe(true)
     await store.acquire([claimOf(name, 'holder')])
-    await store.acquire([{ ...claimOf(name, 'waiter'), placeMs: 60_000 }])
+    await store.acquire([{ ...claimOf(name, 'waiter'), queueMs: 60_000 }])
     const [row] = (
       await pool.query('select leasehold_channel(subscriber) as c from leasehold_queue where key = $1', [
         `lock:${name}`,
@@ -114,7 +114,7 @@ describe('a grant that somebody forges', () => {
         row.c,
         JSON.stringify(['granted', `lock:${name}`, 'waiter', String(token), 1]),
       ])
-    await expect.poll(() => events).toEqual([{ type: 'granted', owner: 'waiter', token: soon, ttlMs: 1 }])
+    await expect.poll(() => events).toEqual([{ type: 'granted', owner: 'waiter', token: soon, ttlMs: 1, tokens: 32 }])
     const far = guardedWrite(pool, { resource: name, token: 2n ** 63n - 1n }, async () => {})
     await expect(far).rejects.toThrow(/more than a day ahead/)
     await guardedWrite(pool, { resource: name, token: soon }, async () => {})
@@ -127,7 +127,7 @@ describe('a grant that somebody forges', () => {
     return rows[0].c
   }
 
-  test('nobody is told of a hand-off between stores that do not listen', async () => {
+  test('a hand-off between stores that do not listen sends no notification', async () => {
     const heard = await listener((await commonChannel()) as string)
     const [a, b] = [open({ listen: false }), open({ listen: false })]
     const name = newName()
@@ -144,7 +144,7 @@ describe('a grant that somebody forges', () => {
 })
 
 describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
-  test('a release sends its NOTIFY in a transaction after its own, and the waiter that hears nothing finds out by its heartbeat', async () => {
+  test('a release sends its NOTIFY in a transaction after its own, and a waiter that receives nothing finds out by its heartbeat', async () => {
     const [a, b] = [open({}, library), open({}, library)]
     const name = newName()
     const held = await a.locks.acquire(name)
@@ -172,15 +172,15 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     await client.query('select leasehold_flush()')
     const began = performance.now()
     await third
-    expect(performance.now() - began, 'it was told').toBeLessThan(500)
+    expect(performance.now() - began, 'it was notified').toBeLessThan(500)
     client.release()
   })
 
-  test('a store is told of each lease that is taken from it by anybody’s hand, and not of its own releases', async () => {
+  test('a store is notified of each of its leases that another ends, and not of its own releases', async () => {
     const { store } = open({}, library)
     const other = open({}, library)
-    const told: Lease[] = []
-    const watch = store.watchRevoked?.((lease) => told.push(lease))
+    const revoked: LeaseId[] = []
+    const watch = store.watchRevoked?.((lease) => revoked.push(lease))
     expect(await watch?.ready).toBe(true)
     const ways: Record<string, (name: string, owner: string) => Promise<unknown>> = {
       revoke: async (name) => other.store.revoke?.(`lock:${name}`),
@@ -195,22 +195,22 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
       if (grant?.granted !== true) throw new Error('it was free')
       await act(name, `owner ${way}`)
       await expect
-        .poll(() => told, { message: way })
+        .poll(() => revoked, { message: way })
         .toEqual([{ key: `lock:${name}`, owner: `owner ${way}`, token: grant.token }])
-      told.length = 0
+      revoked.length = 0
     }
     const name = newName()
     const [grant] = await store.acquire([claimOf(name, 'own')])
-    await store.acquire([{ ...claimOf(name, 'second'), placeMs: 60_000 }])
+    await store.acquire([{ ...claimOf(name, 'second'), queueMs: 60_000 }])
     await store.release([{ ...claimOf(name, 'own'), token: grant?.granted ? (grant as { token: bigint }).token : 0n }])
     await store.release([claimOf(name, 'second')])
     await store.acquire([claimOf(name, 'last')])
     await other.store.revoke?.(`lock:${name}`)
-    await expect.poll(() => told.map(({ owner }) => owner)).toEqual(['last'])
+    await expect.poll(() => revoked.map(({ owner }) => owner)).toEqual(['last'])
     watch?.close()
   })
 
-  test('a holder whose lease is deleted in SQL knows at once, and the next in the queue has it', async () => {
+  test('a holder whose lease is deleted in SQL knows at once, and the head of the queue holds it', async () => {
     const [a, b] = [open({}, library), open({}, library)]
     for (const sql of [
       'delete from distributed_locks where lock_name = $1',
@@ -231,7 +231,7 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
 })
 
 describe('a batch', () => {
-  test('answers each item by itself, also those that cannot be carried', async () => {
+  test('answers each item by itself, also those that cannot be sent', async () => {
     const { store } = open()
     const [a, b] = [newName(), newName()]
     const bad = claimOf('nul \0', 'o')
@@ -287,15 +287,15 @@ describe('a batch', () => {
 })
 
 describe('queue entries', () => {
-  test('are renewed without being asked for: waiting, granted or gone', async () => {
+  test('are answered waiting, granted or gone by a renewal', async () => {
     const { store } = open()
     const name = newName()
     const entry = (owner: string) => ({ key: `lock:${name}`, owner, ttlMs: 60_000, queued: true })
     const [held] = await store.acquire([{ ...claimOf(name, 'holder'), ttlMs: 5_000 }])
     if (held?.granted !== true) throw new Error('it was free')
-    const [refused] = await store.acquire([{ ...claimOf(name, 'first'), placeMs: 60_000 }])
+    const [refused] = await store.acquire([{ ...claimOf(name, 'first'), queueMs: 60_000 }])
     expect(refused).toMatchObject({ granted: false, ahead: 0, newest: held.token })
-    await store.acquire([{ ...claimOf(name, 'second'), placeMs: 60_000 }])
+    await store.acquire([{ ...claimOf(name, 'second'), queueMs: 60_000 }])
     const answers = await store.renew([entry('second'), entry('first'), entry('nobody'), entry('first')])
     expect(answers).toMatchObject([
       { outcome: 'waiting', ahead: 1 },
@@ -315,7 +315,7 @@ describe('queue entries', () => {
     const { store } = open()
     const name = newName()
     await store.acquire([claimOf(name, 'holder')])
-    for (const owner of ['renewed', 'silent']) await store.acquire([{ ...claimOf(name, owner), placeMs: 400 }])
+    for (const owner of ['renewed', 'silent']) await store.acquire([{ ...claimOf(name, owner), queueMs: 400 }])
     const until = performance.now() + 1_000
     while (performance.now() < until) {
       await store.renew([{ key: `lock:${name}`, owner: 'renewed', ttlMs: 400, queued: true }])
@@ -324,11 +324,38 @@ describe('queue entries', () => {
     expect((await store.inspect?.(`lock:${name}`))?.waiters.map(({ owner }) => owner)).toEqual(['renewed'])
   })
 
-  test('are renewed while somebody decides about their key in a transaction that stays open', async () => {
+  test('are renewed beside one that another transaction is writing to, which is answered and left as it is', async () => {
+    const { store } = open()
+    const name = newName()
+    const entry = (owner: string) => ({ key: `lock:${name}`, owner, ttlMs: 60_000, queued: true })
+    await store.acquire([claimOf(name, 'holder')])
+    for (const owner of ['first', 'second']) await store.acquire([{ ...claimOf(name, owner), queueMs: 20_000 }])
+    const client = await pool.connect()
+    await client.query('begin')
+    await client.query(`select from leasehold_queue where key = $1 and owner = 'first' for update`, [`lock:${name}`])
+    const answers = await store.renew([entry('first'), entry('second'), entry('nobody')])
+    await client.query('rollback')
+    client.release()
+    expect(answers).toMatchObject([
+      { outcome: 'waiting', ahead: 0 },
+      { outcome: 'waiting', ahead: 1 },
+      { outcome: 'gone' },
+    ])
+    const { rows } = await pool.query(
+      `select owner, expires_at - clock_timestamp() > interval '30 s' as renewed from leasehold_queue where key = $1 order by owner`,
+      [`lock:${name}`],
+    )
+    expect(rows).toEqual([
+      { owner: 'first', renewed: false },
+      { owner: 'second', renewed: true },
+    ])
+  })
+
+  test('are renewed while an open transaction decides about their key', async () => {
     const { store } = open()
     const name = newName()
     await store.acquire([claimOf(name, 'holder')])
-    await store.acquire([{ ...claimOf(name, 'first'), placeMs: 60_000 }])
+    await store.acquire([{ ...claimOf(name, 'first'), queueMs: 60_000 }])
     const client = await pool.connect()
     await client.query('begin')
     await client.query(`select acquire_lock($1, 'python')`, [name])
@@ -353,7 +380,7 @@ describe('a token', () => {
     expect(await store.release([other])).toEqual([{ outcome: 'gone' }])
     expect(await store.acquire([{ ...claimOf(name, 'o'), value: '"late"' }])).toMatchObject([{ token: grant.token }])
     expect((await store.inspect?.(`lock:${name}`))?.holders).toMatchObject([{ owner: 'o', value: '"first"' }])
-    await store.acquire([{ ...claimOf(name, 'queued'), placeMs: 60_000 }])
+    await store.acquire([{ ...claimOf(name, 'queued'), queueMs: 60_000 }])
     expect(await store.release([{ ...claimOf(name, 'queued'), token: 1n }]), 'no queue entry').toEqual([
       { outcome: 'gone' },
     ])

@@ -1,12 +1,12 @@
-/** A batch that holds several kinds of keys: each kind has an index of its own, and so a script call of its own. */
+/** Batches: of several kinds, each of which has a script call of its own, and what the locks of one kind cost together. */
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks, StoreUnavailableError } from '../../../src/index.js'
-import { ALL, type Claim, type Store } from '../../../src/store.js'
-import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
-import { composeScripts, embedded } from '../../../src/stores/redis/scripts.js'
-import { createRedisStore } from '../../../src/stores/redis/store.js'
-import { ioredis } from './places.js'
+import { ALL, type Answer, type Claim, type Store } from '../../../src/store.js'
+import { adapterOf } from '../../../src/clients/redis/open.js'
+import { composeScripts, embedded } from '../../../src/stores/redis/transport.js'
+import { createRedisStore } from '../../../src/stores/redis/create.js'
+import { ioredis } from '../../../testbed/redis/fixtures.js'
 
 let server: RedisServer
 beforeAll(async () => {
@@ -113,3 +113,96 @@ test.each(['acquire', 'renew', 'release'] as const)(
     expect(await server.command('EXISTS', 'lock:a')).toBe(0)
   },
 )
+
+/** What the server has done meanwhile, command by command. */
+async function commandsOf(act: () => Promise<unknown>): Promise<Record<string, number>> {
+  await server.command('CONFIG', 'RESETSTAT')
+  await act()
+  const lines = String(await server.command('INFO', 'commandstats')).matchAll(/cmdstat_([a-z|]+):calls=(\d+)/g)
+  const counts = Object.fromEntries([...lines].map(([, name, calls]) => [name as string, Number(calls)]))
+  for (const name of ['config|resetstat', 'info', 'ping', 'blmpop', 'hello', 'client|setname']) delete counts[name]
+  return counts
+}
+
+const MANY = 60
+
+test('plain locks of one batch cost one command each to acquire and to renew, and a handful for all of them', async () => {
+  const store = open()
+  await store.acquire([claim('lock:warm')])
+  const claims = Array.from({ length: MANY }, (_, i) => claim(`lock:plain:${i}`))
+  let answers: Answer[] = []
+  const acquired = await commandsOf(async () => (answers = await store.acquire(claims)))
+  // One call in a hundred sweeps the index besides.
+  expect(acquired).toMatchObject({ evalsha: 1, set: MANY, hset: 1 })
+  expect(Object.values(acquired).reduce((sum, each) => sum + each)).toBeLessThan(MANY + 30)
+  const leases = answers.map((answer, i) => {
+    if (answer.granted !== true) throw new Error('not granted')
+    return { key: claims[i]?.key as string, owner: answer.owner, token: answer.token }
+  })
+  const tokens = leases.map(({ token }) => token)
+  expect(new Set(tokens).size).toBe(MANY)
+  const renewals = leases.map((lease) => ({ ...lease, ttlMs: 40_000 }))
+  const renewed = await commandsOf(async () => expect(await store.renew(renewals)).toHaveLength(MANY))
+  expect(renewed).toEqual({ evalsha: 1, mget: 1, hmget: 1, pexpire: MANY, pttl: 1 })
+  const released = await commandsOf(async () => expect(await store.release(leases)).toHaveLength(MANY))
+  expect(released).toEqual({ evalsha: 1, mget: 1, hmget: 1, del: 1, hdel: 1 })
+  expect(await held()).toEqual(['lock:warm'])
+})
+
+test('a lease that is twice in one release is released once and gone the second time', async () => {
+  const store = open()
+  const [one, other] = [claim('lock:a'), claim('lock:b')]
+  await store.acquire([claim('lock:warm')])
+  await store.acquire([one, other])
+  const released = await store.release([one, other, one, { ...other, token: 1n }])
+  expect(released.map(({ outcome }) => outcome)).toEqual(['released', 'released', 'gone', 'gone'])
+})
+
+test('the claims of one batch for one key are decided in their order, also where only the first takes the slow path', async () => {
+  const store = open()
+  await store.acquire([claim('lock:warm')])
+  const claims = [
+    claim('lock:a', { value: '"first"' }),
+    claim('lock:b'),
+    claim('lock:a'),
+    claim('lock:b', { weight: 1 }),
+    claim('lock:c'),
+  ]
+  const answers = await store.acquire(claims)
+  expect(answers.map(({ granted }) => granted)).toEqual([true, true, false, false, true])
+  expect(answers[2]).toMatchObject({ blocker: { owner: claims[0]?.owner, value: '"first"' } })
+  const tokens = answers.flatMap((answer) => (answer.granted === true ? [answer.token] : []))
+  expect(tokens).toEqual([...tokens].sort((a, b) => Number(a - b)))
+})
+
+test('a key of another type is a holder, and changes nothing for the others of its batch', async () => {
+  const store = open()
+  await store.acquire([claim('lock:warm')])
+  await server.command('RPUSH', 'lock:b', 'somebody')
+  const claims = ['lock:a', 'lock:b', 'lock:c'].map((key) => claim(key))
+  const answers = await store.acquire(claims)
+  expect(answers.map(({ granted }) => granted)).toEqual([true, false, true])
+  const renewals = claims.map(({ key, owner }) => ({ key, owner, ttlMs: 40_000 }))
+  expect((await store.renew(renewals)).map(({ outcome }) => outcome)).toEqual(['ours', 'gone', 'ours'])
+  expect((await store.release(claims)).map(({ outcome }) => outcome)).toEqual(['released', 'gone', 'released'])
+})
+
+test.each([1, 3])('a renewal gives a key its expiry back, in a batch of %i', async (count) => {
+  const store = open()
+  const claims = Array.from({ length: count }, (_, i) => claim(`lock:${i}`))
+  await store.acquire(claims)
+  await server.command('PERSIST', 'lock:0')
+  const renewals = claims.map(({ key, owner }) => ({ key, owner, ttlMs: 40_000 }))
+  expect((await store.renew(renewals)).map(({ outcome }) => outcome)).toEqual(claims.map(() => 'ours'))
+  expect(Number(await server.command('PTTL', 'lock:0'))).toBeGreaterThan(30_000)
+})
+
+test('a renewal for a shorter time than is left shortens no lease of its batch', async () => {
+  const store = open()
+  const claims = [claim('lock:a'), claim('lock:b', { ttlMs: 1_000 })]
+  await store.acquire(claims)
+  const renewals = claims.map(({ key, owner }) => ({ key, owner, ttlMs: 5_000 }))
+  expect((await store.renew(renewals)).map(({ outcome }) => outcome)).toEqual(['ours', 'ours'])
+  expect(Number(await server.command('PTTL', 'lock:a'))).toBeGreaterThan(20_000)
+  expect(Number(await server.command('PTTL', 'lock:b'))).toBeGreaterThan(2_000)
+})

@@ -1,10 +1,10 @@
 /** A client that several stores borrow, and that outlives them. */
 import type { EventEmitter } from 'node:events'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/index.js'
 import { redis } from '../../../src/stores/redis/index.js'
-import { ioredis, nodeRedis } from './places.js'
+import { ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 let server: RedisServer
 beforeAll(async () => {

@@ -5,13 +5,13 @@ import {
   type RedisClusterOptions,
   type RedisServer,
   startRedisCluster,
-} from '../../../scripts/servers/index.js'
+} from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
 import { redis } from '../../../src/stores/redis/index.js'
-import { slotOf } from '../../../src/stores/redis/slots.js'
-import { clusterRules } from './acl.js'
-import { clusterOf, type Connection, eventually } from './places.js'
+import { slotOf } from '../../../src/stores/redis/keys.js'
+import { clusterRules } from '../../../testbed/redis/acl.js'
+import { clusterOf, type Connection, eventually } from '../../../testbed/redis/fixtures.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -58,7 +58,7 @@ async function scripts(cluster: RedisCluster): Promise<number> {
 }
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('a dead master casts doubt on its own slots only, and its process leaves the healthy masters in peace', async () => {
+  test('a dead master makes a process renew the locks of its own slots only, and send no more than before to healthy masters', async () => {
     const cluster = await start()
     for (const node of cluster.nodes) await node.command('CONFIG', 'SET', 'cluster-require-full-coverage', 'no')
     const { store } = on(await connect(cluster))
@@ -68,7 +68,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await Promise.all([...healthy, ...doomed].map((name) => locks.acquire(name)))
     let doubts = 0
     const doubted = new Set<string>()
-    store.onDoubt?.((affected) => {
+    store.onPossibleLoss?.((affected) => {
       doubts++
       for (const name of [...healthy, ...doomed]) if (!affected || affected(`lock:${name}`)) doubted.add(name)
     })
@@ -114,7 +114,7 @@ describe('a slot that is moving', () => {
   const connect = (cluster: RedisCluster): { store: Store } => on(clusterOf.ioredis6(cluster))
   const isSideKey = (key: string): boolean => key.includes('leasehold:') && !key.includes(':held:')
 
-  test('does not keep a plain lock from being renewed and released while its keys are still there', async () => {
+  test('renews and releases a plain lock while its keys are still there', async () => {
     const cluster = await start()
     const { store } = connect(cluster)
     const held = claim('lock:rel')
@@ -127,7 +127,7 @@ describe('a slot that is moving', () => {
     await migration.finish()
   })
 
-  test('answers unknown about a permit whose books are still on the way, and never gone', async () => {
+  test('answers unknown, and never gone, about a permit whose shares are still on their way', async () => {
     const cluster = await start()
     const { store } = connect(cluster)
     const permit = claim('semaphore:sem', { weight: 1, capacity: 2 })
@@ -148,15 +148,15 @@ describe('a slot that is moving', () => {
     await expect.poll(renewed, { timeout: 5_000 }).toMatchObject({ outcome: 'ours' })
   })
 
-  test('is not kept from moving by waiters, holders and metadata: no MIGRATE fails because of what they ask meanwhile', async () => {
+  test('moves with waiters, holders and metadata: no MIGRATE fails because of their requests', async () => {
     const cluster = await start()
     const { store } = connect(cluster)
     const { store: other } = connect(cluster)
     const held = claim('lock:busy', { value: '{}', announce: true })
     const permit = claim('semaphore:{lock:busy}', { weight: 1, capacity: 1 })
     const waiting = [
-      claim('lock:busy', { placeMs: 60_000 }),
-      claim(permit.key, { weight: 1, capacity: 1, placeMs: 60_000 }),
+      claim('lock:busy', { queueMs: 60_000 }),
+      claim(permit.key, { weight: 1, capacity: 1, queueMs: 60_000 }),
     ]
     await store.acquire([held])
     await store.acquire([permit])
@@ -169,7 +169,7 @@ describe('a slot that is moving', () => {
       for (const one of waiting) {
         const answers = [
           other.acquire([one]),
-          other.acquire([claim(one.key, { placeMs: 60_000 })]),
+          other.acquire([claim(one.key, { queueMs: 60_000 })]),
           other.renew([{ key: one.key, owner: one.owner, ttlMs: 60_000, queued: true }]),
           store.renew([{ ...held, ttlMs: 30_000, value: '"more"' }]),
           store.renew([{ ...permit, ttlMs: 30_000 }]),
@@ -246,7 +246,7 @@ test.each(Object.entries(clients))(
     const locks = createLocks(store, { ttl: '60s' })
     cleanups.push(() => locks.close({ grace: 0 }))
     const { master, replica } = await replicaOf(cluster, slotOf('lock:x'))
-    // The replica hears nothing of the next grant.
+    // The replica does not get the next grant.
     await master.command('ACL', 'SETUSER', 'default', '-sync', '-psync', '-replconf')
     await master.command('CLIENT', 'KILL', 'TYPE', 'replica')
     await expect.poll(async () => String(await master.command('INFO', 'replication'))).toMatch(/connected_slaves:0/)

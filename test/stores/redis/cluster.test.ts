@@ -1,12 +1,12 @@
 /** A cluster of three masters with a replica each: slots, fail-overs, migrations. */
 import type { EventEmitter } from 'node:events'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { type RedisCluster, type RedisServer, startRedisCluster } from '../../../scripts/servers/index.js'
+import { type RedisCluster, type RedisServer, startRedisCluster } from '../../../testbed/servers/index.js'
 import { createLocks, InvalidOptionError, StoreUnavailableError } from '../../../src/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
 import { redis } from '../../../src/stores/redis/index.js'
-import { slotOf } from '../../../src/stores/redis/slots.js'
-import { clusterOf, type Connection, eventually } from './places.js'
+import { slotOf } from '../../../src/stores/redis/keys.js'
+import { clusterOf, type Connection, eventually } from '../../../testbed/redis/fixtures.js'
 
 let cluster: RedisCluster
 beforeAll(async () => {
@@ -74,7 +74,7 @@ async function migrate(slot: number, meanwhile: () => Promise<unknown>): Promise
 }
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('names of any slot, tagged and with stray braces, are locked, awaited and handed over', async () => {
+  test('locks of any slot, with hash tags and stray braces in their names, are acquired, waited for and handed off', async () => {
     const [{ store: a }, { store: b }] = [on(await connect()), on(await connect())]
     for (const odd of ['plain', '{tag}', 'a{b}c', 'a}b', 'a{b', 'a{}b', '}{', '{}{x}', '{a}{b}']) {
       const key = `lock:${run}${odd}${++counter}`
@@ -83,7 +83,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
       const heard: unknown[] = []
       const watch = b.watch?.(key, (event) => heard.push(event))
       expect(await watch?.ready).toBe(true)
-      const waiting = claim(key, { placeMs: 30_000, weight: 1 })
+      const waiting = claim(key, { queueMs: 30_000, weight: 1 })
       expect(await b.acquire([waiting])).toMatchObject([{ granted: false, ahead: 0, blocker: { owner: held.owner } }])
       expect(await a.release([held])).toEqual([{ outcome: 'released' }])
       await expect.poll(() => heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
@@ -104,7 +104,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(views.filter(({ foreign: stranger }) => stranger).map(({ key }) => key)).toEqual([foreign])
   })
 
-  test('CLUSTER FAILOVER in the middle: what is held stays held, who waits is served, tokens grow', async () => {
+  test('held locks stay held over a CLUSTER FAILOVER, waiters are served, tokens grow', async () => {
     const [{ store: a }, { store: b }] = [on(await connect()), on(await connect())]
     const [locks, others] = [createLocks(a), createLocks(b)]
     const name = `${run}:failover:${++counter}`
@@ -116,19 +116,19 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await eventually(() => lock.extend('20s'))
     expect(lock.isHeld).toBe(true)
     expect(await lock.release()).toBe(true)
-    const heir = await waiting
-    expect(heir.fencingToken).toBeGreaterThan(lock.fencingToken)
-    await heir.release()
+    const successor = await waiting
+    expect(successor.fencingToken).toBeGreaterThan(lock.fencingToken)
+    await successor.release()
     await locks.close()
     await others.close()
   })
 
-  test('a slot that moves to another master takes its locks, its line and its listeners with it', async () => {
+  test('a slot that moves to another master takes its locks, its queue and its subscribers with it', async () => {
     const [{ store: a }, { store: b }] = [on(await connect()), on(await connect())]
     const key = `lock:${run}:moving:${++counter}`
     const held = claim(key)
     const [granted] = await a.acquire([held])
-    const waiting = claim(key, { placeMs: 60_000 })
+    const waiting = claim(key, { queueMs: 60_000 })
     const heard: unknown[] = []
     const watch = b.watch?.(key, (event) => heard.push(event))
     expect(await watch?.ready).toBe(true)
@@ -151,7 +151,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
   })
 })
 
-test('a master that dies takes its last grant with it at worst: the holder is told when the replica takes over', async () => {
+test('the holder of a grant that died with its master is told when the replica takes over', async () => {
   const { store } = on(clusterOf.ioredis6(cluster))
   const locks = createLocks(store)
   const name = `${run}:dies:${++counter}`
@@ -162,18 +162,18 @@ test('a master that dies takes its last grant with it at worst: the holder is to
   // The replica has it, and is made to forget it: as if the master had died before it was replicated.
   await master.kill()
   await expect.poll(async () => (await cluster.masterOf(slot)).port, { timeout: 15_000 }).not.toBe(master.port)
-  const heir = await cluster.masterOf(slot)
+  const successor = await cluster.masterOf(slot)
   const { client } = on(clusterOf.ioredis6(cluster))
   await eventually(() => client.del(`lock:${name}`))
   await eventually(() => store.inspect?.(`lock:${name}`))
-  expect(heir.port).not.toBe(master.port)
+  expect(successor.port).not.toBe(master.port)
   await lost
   expect(lock.signal.reason).toMatchObject({ why: 'gone' })
   await locks.close()
   await master.restart()
 })
 
-test('a cluster that is down is unavailable, and says so', async () => {
+test('a cluster that is down is reported as unavailable, with the reason', async () => {
   const small = await startRedisCluster({ masters: 3, replicasPerMaster: 0, nodeTimeoutMs: 500 })
   cleanups.push(() => small.stop())
   const { store } = on(clusterOf.ioredis6(small, { retryDelayOnClusterDown: 10, maxRedirections: 2 }))

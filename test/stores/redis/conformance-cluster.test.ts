@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import { startRedisCluster } from '../../../scripts/servers/index.js'
+import { startRedisCluster } from '../../../testbed/servers/index.js'
 import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
-import { clusterOf, setup } from './places.js'
+import { clusterOf, setup } from '../../../testbed/redis/fixtures.js'
 
 const runner = {
   describe,

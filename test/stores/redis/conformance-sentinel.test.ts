@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import { startSentinel } from '../../../scripts/servers/index.js'
+import { startSentinel } from '../../../testbed/servers/index.js'
 import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
-import { sentinelOf, setup } from './places.js'
+import { sentinelOf, setup } from '../../../testbed/redis/fixtures.js'
 
 const runner = {
   describe,

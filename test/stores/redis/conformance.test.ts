@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import { startRedis } from '../../../scripts/servers/index.js'
+import { startRedis } from '../../../testbed/servers/index.js'
 import { conformance, coreCases, storeCases } from '../../../src/testing/index.js'
-import { makeUser } from './acl.js'
-import { ioredis, nodeRedis, setup } from './places.js'
+import { makeUser } from '../../../testbed/redis/acl.js'
+import { ioredis, nodeRedis, setup } from '../../../testbed/redis/fixtures.js'
 
 const runner = { describe, test: test.concurrent, beforeAll, afterAll }
 

@@ -1,12 +1,12 @@
 /** The contract's second edition, where the conformance kit has no case of its own for it, and what Redis makes of it. */
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
-import { ALL, type Claim, type Grant, type Lease, type Store, type StoreEvent } from '../../../src/store.js'
-import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
+import { ALL, type Claim, type Grant, type LeaseId, type Store, type StoreEvent } from '../../../src/store.js'
+import { adapterOf } from '../../../src/clients/redis/open.js'
 import type { RedisStoreOptions } from '../../../src/stores/redis/index.js'
-import { embedded, type Sources } from '../../../src/stores/redis/scripts.js'
-import { createRedisStore } from '../../../src/stores/redis/store.js'
-import { ioredis } from './places.js'
+import { embedded, type RedisScriptSources } from '../../../src/stores/redis/transport.js'
+import { createRedisStore } from '../../../src/stores/redis/create.js'
+import { ioredis } from '../../../testbed/redis/fixtures.js'
 
 let server: RedisServer
 beforeAll(async () => {
@@ -20,7 +20,7 @@ afterEach(async () => {
   await server.command('FLUSHALL')
 })
 
-function open(options: RedisStoreOptions = {}, sources: Sources = embedded): Store {
+function open(options: RedisStoreOptions = {}, sources: RedisScriptSources = embedded): Store {
   const { client, end } = ioredis[6](server.url)
   cleanups.push(end)
   const store = createRedisStore(adapterOf(client), { listForeign: false, ...options }, sources)
@@ -71,7 +71,7 @@ test.each([
 
 test('a release with a token leaves a queue entry of the same owner alone; without, it ends it', async () => {
   const store = open()
-  const [held, waiting] = [claim('lock:a'), claim('lock:a', { placeMs: 30_000 })]
+  const [held, waiting] = [claim('lock:a'), claim('lock:a', { queueMs: 30_000 })]
   await granted(store, held)
   await store.acquire([waiting])
   const lease = { key: waiting.key, owner: waiting.owner }
@@ -85,7 +85,7 @@ test('a queue entry lives by renewal alone, and is told who is first, when it wo
   const store = open()
   const held = claim('lock:a', { ttlMs: 60_000 })
   const { token } = await granted(store, held)
-  const [first, second] = [claim('lock:a', { placeMs: 400 }), claim('lock:a', { placeMs: 400 })]
+  const [first, second] = [claim('lock:a', { queueMs: 400 }), claim('lock:a', { queueMs: 400 })]
   await store.acquire([first, second])
   const renewals = [first, second].map(({ key, owner }) => ({ key, owner, ttlMs: 400, queued: true }))
   const until = performance.now() + 1_000
@@ -107,12 +107,12 @@ test('a queue entry lives by renewal alone, and is told who is first, when it wo
   expect(await outcomes(store.renew([stranger]))).toEqual(['gone'])
 })
 
-test('a waiter becomes first when the one before it falls silent, and is told that it would be granted', async () => {
+test('a waiter becomes first when the one before it stops renewing, and its renewal says that it would be granted', async () => {
   const store = open()
   const held = claim('lock:a', { ttlMs: 700 })
   await granted(store, held)
-  await store.acquire([claim('lock:a', { placeMs: 300 })])
-  const alive = claim('lock:a', { placeMs: 60_000 })
+  await store.acquire([claim('lock:a', { queueMs: 300 })])
+  const alive = claim('lock:a', { queueMs: 60_000 })
   await store.acquire([alive])
   const renewal = { key: 'lock:a', owner: alive.owner, ttlMs: 60_000, queued: true }
   expect(await store.renew([renewal])).toMatchObject([{ outcome: 'waiting', ahead: 1 }])
@@ -124,7 +124,7 @@ test('a waiter becomes first when the one before it falls silent, and is told th
 test('two hundred queue entries of one name are renewed with little more than one command each', async () => {
   const store = open()
   await granted(store, claim('lock:a', { ttlMs: 60_000 }))
-  const waiting = Array.from({ length: 200 }, () => claim('lock:a', { placeMs: 60_000 }))
+  const waiting = Array.from({ length: 200 }, () => claim('lock:a', { queueMs: 60_000 }))
   await store.acquire(waiting)
   const renewals = waiting.map(({ key, owner }) => ({ key, owner, ttlMs: 60_000, queued: true }))
   await store.renew(renewals)
@@ -143,7 +143,7 @@ test('a refusal carries the newest token, which a grant of before does not excee
   const store = open()
   const [one, two] = [permit('semaphore:s'), permit('semaphore:s', { weight: 2 })]
   const [, { token: second }] = [await granted(store, one), await granted(store, two)]
-  const waiting = permit('semaphore:s', { placeMs: 10_000 })
+  const waiting = permit('semaphore:s', { queueMs: 10_000 })
   const [refusal] = await store.acquire([waiting])
   expect(refusal).toMatchObject({ granted: false, newest: second })
   const heard: StoreEvent[] = []
@@ -165,7 +165,7 @@ test('an acquire by an owner that holds already keeps the value that is there', 
 
 test('one subscription tells of every lease that was revoked or stolen, with its key and token', async () => {
   const [store, other] = [open(), open()]
-  const heard: Lease[] = []
+  const heard: LeaseId[] = []
   const watch = store.watchRevoked?.((lease) => heard.push(lease))
   expect(await watch?.ready).toBe(true)
   const [lock, reader, permits] = [claim('lock:a'), claim('lock:b', { weight: 1 }), permit('semaphore:s')]
@@ -184,9 +184,9 @@ test('one subscription tells of every lease that was revoked or stolen, with its
   watch?.close()
 })
 
-test('a foreign holder that is cut off, and nonsense on a channel, harm nobody', async () => {
+test('a watch outlives a revoked foreign holder and nonsense on its channel', async () => {
   const store = open()
-  const heard: Lease[] = []
+  const heard: LeaseId[] = []
   expect(await store.watchRevoked?.((lease) => heard.push(lease)).ready).toBe(true)
   await server.command('SET', 'lock:f', 'somebody', 'PX', '60000')
   for (const text of ['', 'nonsense', 'lock:x\0nonsense\0', '\0\0\0'])
@@ -199,7 +199,7 @@ test('a foreign holder that is cut off, and nonsense on a channel, harm nobody',
 async function inbox(store: Store): Promise<string> {
   const held = claim('lock:find')
   await granted(store, held)
-  await store.acquire([claim('lock:find', { placeMs: 1_000 })])
+  await store.acquire([claim('lock:find', { queueMs: 1_000 })])
   const state = String(await server.command('HGET', 'leasehold:1:held:lock', 'lock:find\0'))
   await store.revoke?.('lock:find')
   return String(/>(leasehold:1:inbox:\w+)/.exec(state)?.[1])
@@ -212,7 +212,7 @@ test('a pushed grant that lay in a buffer until it had run out is not believed: 
   const list = await inbox(store)
   const now = Number((await store.now?.()) ?? 0)
   const push = (end: number): Promise<unknown> =>
-    server.command('RPUSH', list, `1700000000000001${Math.round(end)}somebody\0lock:a`)
+    server.command('RPUSH', list, `1700000000000001${Math.round(end)}-somebody\0lock:a`)
   await push(now - 50)
   await push(now + 5_000)
   await expect.poll(() => heard).toMatchObject([{ type: 'freed', owner: 'somebody' }, { type: 'granted' }])
@@ -245,8 +245,8 @@ test('a grant with a short time does not take the messages of other grants with 
 test('what a refusal beside a foreign holder, and a hand-off without an index, leave behind has an expiry', async () => {
   const store = open()
   await server.command('SET', 'lock:x', 'foreigner')
-  await store.acquire([claim('lock:x', { weight: 1, ttlMs: 1_000, placeMs: 500 })])
-  const [held, waiting] = [claim('run-once:y', { ttlMs: 1_000 }), claim('run-once:y', { ttlMs: 1_000, placeMs: 500 })]
+  await store.acquire([claim('lock:x', { weight: 1, ttlMs: 1_000, queueMs: 500 })])
+  const [held, waiting] = [claim('run-once:y', { ttlMs: 1_000 }), claim('run-once:y', { ttlMs: 1_000, queueMs: 500 })]
   await granted(store, held)
   await store.acquire([waiting])
   await server.command('DEL', 'leasehold:1:held:run-once')
@@ -258,12 +258,12 @@ test('what a refusal beside a foreign holder, and a hand-off without an index, l
 })
 
 /** The scripts of a version of this library that keeps another format. */
-function otherFormat(): Sources {
+function otherFormat(): RedisScriptSources {
   const entries = Object.entries(embedded).map(([name, source]) => [
     name,
     source.replaceAll('leasehold:1:', 'leasehold:9:'),
   ])
-  return Object.fromEntries(entries) as Sources
+  return Object.fromEntries(entries) as RedisScriptSources
 }
 
 test('a version that keeps another format excludes us and is excluded, and takes nothing of ours for its own', async () => {
@@ -284,7 +284,7 @@ test('a version that keeps another format excludes us and is excluded, and takes
   const [lock, shared] = [claim('lock:a', { value: '{}' }), permit('semaphore:s')]
   const { token } = await granted(ours, lock)
   await granted(ours, shared)
-  await ours.acquire([claim('lock:a', { placeMs: 30_000 })])
+  await ours.acquire([claim('lock:a', { queueMs: 30_000 })])
   expect(await next.acquire([claim('lock:a')])).toMatchObject([
     { granted: false, ahead: 0, blocker: { foreign: true } },
   ])
@@ -301,7 +301,7 @@ test('a version that keeps another format excludes us and is excluded, and takes
 })
 
 /** The scripts, counting their commands; and the most that one of them took. */
-function counting(): Sources {
+function counting(): RedisScriptSources {
   const count = `local real, commands = redis, 0
     local redis = {
       call = function(...) commands = commands + 1 return real.call(...) end,
@@ -317,7 +317,7 @@ function counting(): Sources {
     name,
     name === 'common' ? source : count + source + report,
   ])
-  return Object.fromEntries(entries) as Sources
+  return Object.fromEntries(entries) as RedisScriptSources
 }
 
 async function mostCommands(): Promise<number> {
@@ -325,7 +325,7 @@ async function mostCommands(): Promise<number> {
 }
 
 /** The scripts, refusing every key that was not declared, as some servers do. */
-function strict(): Sources {
+function strict(): RedisScriptSources {
   const guard = `local declared, real = {}, redis
     for _, key in ipairs(KEYS) do declared[key] = true end
     local function check(command, key)
@@ -338,7 +338,7 @@ function strict(): Sources {
       error_reply = real.error_reply,
     }\n`
   const entries = Object.entries(embedded).map(([name, source]) => [name, name === 'common' ? source : guard + source])
-  return Object.fromEntries(entries) as Sources
+  return Object.fromEntries(entries) as RedisScriptSources
 }
 
 test('with declareKeys no script touches a key that was not declared', async () => {
@@ -347,7 +347,7 @@ test('with declareKeys no script touches a key that was not declared', async () 
   expect(await store.watch?.('lock:a', (event) => heard.push(event)).ready).toBe(true)
   const held = claim('lock:a', { value: '{}', announce: true })
   const { token } = await granted(store, held)
-  const waiting = claim('lock:a', { placeMs: 30_000 })
+  const waiting = claim('lock:a', { queueMs: 30_000 })
   expect(await store.acquire([waiting, permit('semaphore:s'), claim('lock:b', { weight: 1 })])).toMatchObject([
     { granted: false },
     { granted: true },
@@ -369,7 +369,7 @@ test('no script takes many commands: readers behind a lock, a contended batch, a
   const [store, other] = [open({ timeout: '20s' }, counting()), open({ timeout: '20s' }, counting())]
   const held = claim('lock:a', { ttlMs: 60_000 })
   await granted(store, held)
-  const readers = Array.from({ length: 3_000 }, () => claim('lock:a', { weight: 1, ttlMs: 60_000, placeMs: 60_000 }))
+  const readers = Array.from({ length: 3_000 }, () => claim('lock:a', { weight: 1, ttlMs: 60_000, queueMs: 60_000 }))
   const events: StoreEvent[] = []
   expect(await other.watch?.('lock:a', (event) => events.push(event)).ready).toBe(true)
   for (let i = 0; i < readers.length; i += 249) {
@@ -378,7 +378,7 @@ test('no script takes many commands: readers behind a lock, a contended batch, a
   }
   expect((await store.inspect?.('lock:a'))?.waiters).toHaveLength(3_000)
   await store.release([held])
-  // Whoever is told to ask lets in the next ones.
+  // A waiter that is told to ask makes the server grant to the next ones.
   await expect
     .poll(
       async () => {
@@ -400,13 +400,13 @@ test('no script takes many commands: readers behind a lock, a contended batch, a
 })
 
 /** The scripts, with a clock that is set by the test. */
-function timed(): Sources {
+function timed(): RedisScriptSources {
   const clock = "{ redis.call('GET', 'clock:s'), redis.call('GET', 'clock:us') }"
   const entries = Object.entries(embedded).map(([name, source]) => [
     name,
     source.replaceAll("call('TIME')", `call('TIME') and ${clock}`),
   ])
-  return Object.fromEntries(entries) as Sources
+  return Object.fromEntries(entries) as RedisScriptSources
 }
 
 test('a sliding window keeps a bounded number of entries, and never more than its limit passes in any stretch', async () => {

@@ -1,11 +1,11 @@
 /** What goes wrong with a server or a connection, and what a lock makes of it. */
 import type { EventEmitter } from 'node:events'
 import { afterEach, describe, expect, test } from 'vitest'
-import { type RedisOptions, type RedisServer, startProxy, startRedis } from '../../../scripts/servers/index.js'
+import { type RedisOptions, type RedisServer, startProxy, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks, StoreUnavailableError } from '../../../src/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
-import { type Connection, eventually, ioredis, nodeRedis } from './places.js'
+import { type Connection, eventually, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -51,7 +51,7 @@ const clients = {
 }
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('SCRIPT FLUSH is not noticed', async () => {
+  test('locks work on after SCRIPT FLUSH', async () => {
     const { url, command } = await bound()
     const { store } = on(await connect(url))
     const key = 'lock:a'
@@ -105,7 +105,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await grows()
   })
 
-  test('CLIENT KILL of everybody: what is held stays held, who waits is served', async () => {
+  test('held locks stay held when every client is killed, and waiters are served', async () => {
     const started = await server()
     const { store } = on(await connect(started.url))
     const { store: other } = on(await connect(started.url))
@@ -121,7 +121,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect((await waiting).fencingToken).toBeGreaterThan(lock.fencingToken)
   })
 
-  test('while it is not connected nothing is queued: the attempt fails in time and is never carried out', async () => {
+  test('an attempt on a client that is not connected fails in time and is never carried out', async () => {
     const started = await server()
     const proxy = await startProxy(started.port)
     cleanups.push(() => proxy.stop())
@@ -139,7 +139,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(await started.command('EXISTS', 'lock:late')).toBe(0)
   })
 
-  test('a question that arrives after its asker gave up is not granted', async () => {
+  test('a request that arrives after its caller gave up is not granted', async () => {
     const started = await server()
     const proxy = await startProxy(started.port)
     cleanups.push(() => proxy.stop())
@@ -173,12 +173,12 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(await store.release([lease])).toEqual([{ outcome: 'released' }])
   })
 
-  test('out of memory grants nothing and says so; what is held can be renewed, released and handed on', async () => {
+  test('a server out of memory grants nothing and says so; held locks can be renewed, released and handed off', async () => {
     const started = await server()
     const { store } = on(await connect(started.url))
     const lease = claim('lock:a')
     await granted(store, lease)
-    const waiting = claim('lock:a', { placeMs: 30_000 })
+    const waiting = claim('lock:a', { queueMs: 30_000 })
     await store.acquire([waiting])
     await started.command('CONFIG', 'SET', 'maxmemory', '1')
     expect((await undecided(store.acquire([claim('lock:b')]))).message).toMatch(/out of memory/)
@@ -238,7 +238,7 @@ async function bound(): Promise<{ url: string; command: RedisServer['command'] }
   return { url: started.url, command: (...args) => started.command(...args) }
 }
 
-test('a lost reply is no loss: ioredis asks again, and finds its own grant', async () => {
+test('ioredis asks again after a lost reply, and finds its own grant', async () => {
   const started = await server()
   const proxy = await startProxy(started.port)
   cleanups.push(() => proxy.stop())
@@ -253,7 +253,7 @@ test('a lost reply is no loss: ioredis asks again, and finds its own grant', asy
   expect(await store.release(wanted)).toEqual([{ outcome: 'released' }, { outcome: 'released' }])
 })
 
-test('a wrong or missing password, and a user without the right, are said to be the reason', async () => {
+test('a wrong or missing password, and a user without the right, are named as the reason', async () => {
   const started = await server({ password: 'secret' })
   const bare = `redis://127.0.0.1:${started.port}`
   const { store } = on(ioredis[6](bare), { timeout: 400 })

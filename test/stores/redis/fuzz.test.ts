@@ -4,40 +4,53 @@
  * injected, so that leases and queue entries end without anybody waiting for it.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { startRedis } from '../../../scripts/servers/index.js'
-import { ALL, type Answer, type Claim, type Lease, type Renewal, type Renewed, type Store } from '../../../src/store.js'
-import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
-import { embedded, type Sources } from '../../../src/stores/redis/scripts.js'
-import { createRedisStore } from '../../../src/stores/redis/store.js'
-import { ioredis } from './places.js'
+import { startRedis } from '../../../testbed/servers/index.js'
+import {
+  ALL,
+  type Answer,
+  type Claim,
+  type LeaseId,
+  type Renewal,
+  type Renewed,
+  type Store,
+} from '../../../src/store.js'
+import { adapterOf } from '../../../src/clients/redis/open.js'
+import { embedded, type RedisScriptSources } from '../../../src/stores/redis/transport.js'
+import { createRedisStore } from '../../../src/stores/redis/create.js'
+import { ioredis } from '../../../testbed/redis/fixtures.js'
 
 /** Longer by hand: FUZZ_MS=60000, and one run again: FUZZ_SEED=7. */
 const BUDGET_MS = Number(process.env.FUZZ_MS ?? 10_000)
 const STEPS = 150
 /** Of the injected time, and so long that what passes of the real time meanwhile is nothing beside it. */
-const UNIT_MS = 1_000_000
+const UNIT_MS = 300_000
+/** All times of a run are multiples of it, so rounding to it never hangs on the few milliseconds that really pass. */
+const STEP_MS = UNIT_MS / 10
+const BACK_MICROS = 5_000_000
 
-const KEYS = ['lock:a', 'lock:{b}', 'lock:c', 'semaphore:s', 'semaphore:t', 'run-once:o']
+/** Locks that batches take and release without a further wish: most of them have no state, so that batches are mixed. */
+const CALM_KEYS = Array.from({ length: 8 }, (_, i) => `lock:calm:${i}`)
+const KEYS = ['lock:a', 'lock:{b}', 'lock:c', 'semaphore:s', 'semaphore:t', 'run-once:o', ...CALM_KEYS]
 const OWNERS = ['o1', 'o2', 'o3', 'o4', 'o5', 'o6']
 
 /** The scripts, with a clock that is set by the test. */
-function timed(sources: Sources): Sources {
+function timed(sources: RedisScriptSources): RedisScriptSources {
   const clock = "{ redis.call('GET', 'fuzz:s'), redis.call('GET', 'fuzz:us') }"
   return Object.fromEntries(
     Object.entries(sources).map(([name, source]) => [
       name,
       source.replaceAll("redis.call('TIME')", clock).replaceAll("call('TIME')", clock),
     ]),
-  ) as Sources
+  ) as RedisScriptSources
 }
 
-function withoutFastPath(sources: Sources): Sources {
+function withoutFastPath(sources: RedisScriptSources): RedisScriptSources {
   const slow = (source: string): string => {
     const changed = source.replace('local FAST = true', 'local FAST = false')
     if (changed === source) throw new Error('there is no fast path to take away')
     return changed
   }
-  return { ...sources, acquire: slow(sources.acquire), release: slow(sources.release) }
+  return { ...sources, acquire: slow(sources.acquire), renew: slow(sources.renew), release: slow(sources.release) }
 }
 
 /** As if so much time had passed: what is left of every key grows shorter. */
@@ -106,6 +119,8 @@ class Run {
   readonly #tokens = new Map<string, bigint>()
   /** The last token of an exclusive grant of each key. */
   readonly #newest = new Map<string, bigint>()
+  /** When an index was lost. */
+  #lostAt = 0
   /** Never goes back, also from one run to the next: the stores remember how far ahead of them their servers are. */
   static #micros = 1_700_000_000_000_000
 
@@ -125,6 +140,16 @@ class Run {
     return Array.from({ length: this.#chance(0.7) ? 1 : 1 + Math.floor(this.#random() * most) }, make)
   }
 
+  /** As many as a burst of one process has, nearly all of them exclusive and without a wish. */
+  #burst(): Claim[] {
+    return Array.from({ length: 2 + Math.floor(this.#random() * 12) }, () => {
+      if (this.#chance(0.1)) return this.#claim()
+      const queued = this.#chance(0.1) ? { queueMs: 15 * UNIT_MS } : {}
+      const ttlMs = (this.#chance(0.1) ? 1 : 20) * UNIT_MS
+      return { key: this.#pick(CALM_KEYS), owner: this.#pick(OWNERS), weight: ALL, capacity: ALL, ttlMs, ...queued }
+    })
+  }
+
   readonly #claim = (): Claim => {
     const key = this.#pick(KEYS)
     const counted = key.startsWith('semaphore')
@@ -136,15 +161,15 @@ class Run {
       capacity: counted ? 3 : ALL,
       ttlMs: (this.#chance(0.25) ? 1 : 20) * UNIT_MS,
     }
-    if (this.#chance(0.6)) claim.placeMs = (this.#chance(0.25) ? 1 : 15) * UNIT_MS
+    if (this.#chance(0.6)) claim.queueMs = (this.#chance(0.25) ? 1 : 15) * UNIT_MS
     if (this.#chance(0.12)) claim.value = `"v${Math.floor(this.#random() * 9)}"`
     if (this.#chance(0.1)) claim.announce = true
     if (this.#chance(0.06)) claim.steal = true
     return claim
   }
 
-  readonly #lease = (): Lease => {
-    const recent = [...this.#tokens.keys()].slice(-6).map((lease) => lease.split(' ') as [string, string])
+  readonly #lease = (): LeaseId => {
+    const recent = [...this.#tokens.keys()].slice(-16).map((lease) => lease.split(' ') as [string, string])
     const [key, owner] =
       this.#chance(0.7) && recent.length > 0
         ? this.#pick(recent)
@@ -186,8 +211,10 @@ class Run {
 
   async #pass(ms: number): Promise<void> {
     Run.#micros += ms * 1_000
-    // Now and then the clock of both servers is set back for a moment.
-    const at = ms === 0 && this.#chance(0.05) ? Run.#micros - 20_000_000 : Run.#micros
+    // Now and then the clock of both servers is set back for a moment. Not to before the loss of an index: then nothing is left
+    // that could tell the last token.
+    const isKnown = Run.#micros - BACK_MICROS > this.#lostAt
+    const at = ms === 0 && this.#chance(0.05) && isKnown ? Run.#micros - BACK_MICROS : Run.#micros
     const [seconds, micros] = [Math.floor(at / 1e6), at % 1e6]
     await Promise.all(
       sides.map(({ command }) =>
@@ -200,7 +227,7 @@ class Run {
   }
 
   async #acquire(): Promise<void> {
-    const claims = this.#some(5, this.#claim)
+    const claims = this.#chance(0.3) ? this.#burst() : this.#some(5, this.#claim)
     const kinds = new Set(claims.map(({ key }) => key.split(':')[0]))
     const atomic = claims.length > 1 && kinds.size === 1 && this.#chance(0.4)
     const what = `acquire${atomic ? ' all of' : ''} ${JSON.stringify(claims)}`
@@ -226,7 +253,7 @@ class Run {
   }
 
   async #release(): Promise<void> {
-    const leases = this.#some(5, this.#lease)
+    const leases = this.#some(12, this.#lease)
     const answers = await this.#both(
       `release ${show(leases)}`,
       ({ store }) => store.release(leases),
@@ -236,10 +263,15 @@ class Run {
   }
 
   async #renew(): Promise<void> {
-    const renewals = this.#some(5, (): Renewal => {
+    const [calm, sameMs] = [this.#chance(0.5), (this.#chance(0.3) ? 1 : 20) * UNIT_MS]
+    // Never both in one call: an entry behind a lease that the same call renews would be told another time.
+    const queued = this.#chance(0.5)
+    const renewals = this.#some(12, (): Renewal => {
       const { key, owner, token } = this.#lease()
+      // As a heartbeat: all of them want the same.
+      if (calm) return { key, owner, ttlMs: sameMs, token }
       const ttlMs = (this.#chance(0.3) ? 1 : 20) * UNIT_MS
-      if (this.#chance(0.5)) return { key, owner, ttlMs, queued: true }
+      if (queued) return { key, owner, ttlMs, queued: true }
       return { key, owner, ttlMs, token, ...(this.#chance(0.2) ? { value: `"r${this.log.length}"` } : {}) }
     })
     const answers = await this.#both(
@@ -273,6 +305,7 @@ class Run {
       ['DEL', 'lock:a'],
       ['DEL', `leasehold:1:held:${this.#pick(['lock', 'semaphore'])}`],
     ])
+    if (command[1]?.startsWith('leasehold:')) this.#lostAt = Run.#micros
     await this.#both(
       command.join(' '),
       (side) => side.command(...command),
@@ -303,7 +336,7 @@ class Run {
 }
 
 function about(ms: number | undefined): number | undefined {
-  return ms === undefined ? undefined : Math.round(ms / 60_000)
+  return ms === undefined ? undefined : Math.round(ms / STEP_MS)
 }
 
 function show(value: unknown): string {

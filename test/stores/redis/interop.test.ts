@@ -1,11 +1,11 @@
-/** The plain key `lock:<name>` is common ground: whoever uses it, in any language, excludes us, and we exclude them. */
+/** The plain key `lock:<name>` is common ground: a program that uses it, in any language, excludes us, and we exclude it. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks, type Locks, LockTimeoutError } from '../../../src/index.js'
 import { redis } from '../../../src/stores/redis/index.js'
-import { ioredis } from './places.js'
+import { ioredis } from '../../../testbed/redis/fixtures.js'
 
 const run = promisify(execFile)
 
@@ -82,7 +82,7 @@ except Exception: pass`
   expect(await python(attempt)).toBe('True')
 })
 
-test('whoever waits for a lock of redis-py gets it soon after its release, though that rings no bell', async () => {
+test('a waiter gets a lock of redis-py soon after its release, although no notification is sent', async () => {
   await connection.client.set('lock:shared', 'by-hand', 'PX', 60_000)
   const waiting = locks.acquire('shared', { wait: '10s' })
   await expect.poll(async () => (await locks.waiters('shared')).length).toBe(1)
@@ -138,7 +138,7 @@ test('a key without expiry, and one of another type, are holders, not errors, an
   expect(error).toMatchObject({ heldBy: '(list)' })
 })
 
-test('a foreign lock can be forced open, and the line behind it moves on', async () => {
+test('forceRelease ends a foreign lock, and the queue behind it moves on', async () => {
   await connection.client.set('lock:stuck', 'somebody', 'PX', 60_000)
   const waiting = locks.acquire('stuck', { wait: '10s' })
   await expect.poll(async () => (await locks.waiters('stuck')).length).toBe(1)
@@ -146,7 +146,7 @@ test('a foreign lock can be forced open, and the line behind it moves on', async
   expect((await waiting).isHeld).toBe(true)
 })
 
-test('a foreigner who deletes our key is noticed at the next heartbeat, and whoever shares it loses it too', async () => {
+test('the next heartbeat notices that a foreign program deleted our key, and all who share it lose it', async () => {
   const lock = await locks.acquire('mine', { ttl: 300 })
   const reader = await locks.acquire('ours', { ttl: 300, mode: 'shared' })
   await connection.client.del('lock:mine', 'lock:ours')
@@ -157,7 +157,7 @@ test('a foreigner who deletes our key is noticed at the next heartbeat, and whoe
   expect(await connection.client.get('lock:ours')).toBe('a foreign writer')
 })
 
-test('readers of before a foreign writer do not come back to life behind it', async () => {
+test('readers from before a foreign writer do not hold again after it', async () => {
   const { client } = connection
   const before = await locks.acquire('page', { mode: 'shared', ttl: '60s', autoRenew: false })
   await client.set('lock:page', 'a foreign writer', 'PX', 60_000)

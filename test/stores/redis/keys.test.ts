@@ -1,12 +1,12 @@
 /** What lies in Redis: what is listed, what stays behind, and how tokens come about. */
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
-import { adapterOf } from '../../../src/clients/redis/adapter-of.js'
+import { adapterOf } from '../../../src/clients/redis/open.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
-import { embedded, type Sources } from '../../../src/stores/redis/scripts.js'
-import { createRedisStore } from '../../../src/stores/redis/store.js'
-import { ioredis } from './places.js'
+import { embedded, type RedisScriptSources } from '../../../src/stores/redis/transport.js'
+import { createRedisStore } from '../../../src/stores/redis/create.js'
+import { ioredis } from '../../../testbed/redis/fixtures.js'
 
 let server: RedisServer
 beforeAll(async () => {
@@ -20,7 +20,7 @@ afterEach(async () => {
   await server.command('FLUSHALL')
 })
 
-function open(options: RedisStoreOptions = {}, sources: Sources = embedded): Store {
+function open(options: RedisStoreOptions = {}, sources: RedisScriptSources = embedded): Store {
   const { client, end } = ioredis[6](server.url)
   cleanups.push(end)
   const store = createRedisStore(adapterOf(client), options, sources)
@@ -51,7 +51,7 @@ async function keys(): Promise<string[]> {
 }
 
 /** The scripts, with days that last seconds. */
-function hasty(seconds: number): Sources {
+function hasty(seconds: number): RedisScriptSources {
   const ms = String(seconds * 1_000)
   const replace = (source: string): string => {
     const changed = source
@@ -61,7 +61,9 @@ function hasty(seconds: number): Sources {
       .replace('now + ARGV[2]', `now + ${ms}`)
     return changed
   }
-  return Object.fromEntries(Object.entries(embedded).map(([name, source]) => [name, replace(source)])) as Sources
+  return Object.fromEntries(
+    Object.entries(embedded).map(([name, source]) => [name, replace(source)]),
+  ) as RedisScriptSources
 }
 
 test('ten thousand names used once each leave one index and its entry, and after a day nothing', async () => {
@@ -83,10 +85,10 @@ test('everything that waiting, sharing, values and limits leave has an expiry', 
   const store = open()
   const held = claim('lock:a', { value: '{}', announce: true })
   await granted(store, held)
-  for (const weight of [ALL, 1]) await store.acquire([claim('lock:a', { weight, placeMs: 5_000 })])
+  for (const weight of [ALL, 1]) await store.acquire([claim('lock:a', { weight, queueMs: 5_000 })])
   await granted(store, claim('semaphore:s', { weight: 1, capacity: 3, value: '{"a":1}' }))
   await granted(store, claim('semaphore:s', { weight: 2, capacity: 3 }))
-  await store.acquire([claim('semaphore:s', { weight: 1, capacity: 3, placeMs: 5_000 })])
+  await store.acquire([claim('semaphore:s', { weight: 1, capacity: 3, queueMs: 5_000 })])
   const window = { algorithm: 'sliding-window', limit: 5, perMs: 60_000, burst: 5 } as const
   await store.take?.([{ key: 'limiter:l:u', cost: 1, limits: [window, { ...window, algorithm: 'token-bucket' }] }])
   const all = await keys()
@@ -94,7 +96,7 @@ test('everything that waiting, sharing, values and limits leave has an expiry', 
   for (const key of all) expect([key, await server.command('PTTL', key)]).not.toEqual([key, -1])
 })
 
-test('leases that end by themselves are swept out of the index by those who come after', async () => {
+test('leases that end by themselves are swept out of the index by later calls', async () => {
   const store = open()
   const dead = Array.from({ length: 3_000 }, (_, i) => claim(`run-once:dead:${i}`, { ttlMs: 1_000, value: '{}' }))
   await inBatches(dead, (part) => store.acquire(part))
@@ -109,14 +111,14 @@ test('leases that end by themselves are swept out of the index by those who come
   expect(await size()).toBeLessThanOrEqual(300)
 })
 
-test('whoever waits is handed the lock although its place was not to be seen for a moment, as while a slot moves', async () => {
+test('a waiter is handed the lock although its queue entry was missing for a moment, as while a slot moves', async () => {
   const sweeping = { ...embedded, acquire: embedded.acquire.replace("string.sub(text, -2) == '00'", 'true') }
   expect(sweeping.acquire).not.toBe(embedded.acquire)
   const [a, b] = [open({}, sweeping), open({}, sweeping)]
   const heard: unknown[] = []
   const watch = b.watch?.('lock:moving', (event) => heard.push(event))
   expect(await watch?.ready).toBe(true)
-  const [held, waiting] = [claim('lock:moving'), claim('lock:moving', { placeMs: 60_000 })]
+  const [held, waiting] = [claim('lock:moving'), claim('lock:moving', { queueMs: 60_000 })]
   await granted(a, held)
   expect(await b.acquire([waiting])).toMatchObject([{ granted: false }])
   const line = 'leasehold:1:{lock:moving}:queue'
@@ -150,7 +152,7 @@ test('holders are found among a hundred thousand other keys, ours and foreign on
   expect(((await without.holders?.('lock:shop:')) ?? []).map(({ key }) => key)).toEqual(['lock:shop:1', 'lock:shop:2'])
 })
 
-test('listing asks for no more than a twentieth of the time, however often it is called', async () => {
+test('the search for foreign holders takes no more than a twentieth of the time, however often a listing is asked for', async () => {
   const store = open()
   await server.command('DEBUG', 'POPULATE', '100000', 'other')
   await store.holders?.('lock:')

@@ -1,11 +1,11 @@
 /** The listening connection in bad surroundings: refused, half-open, idle; and requests that outlive their sender. */
 import { connect as connectTo, createServer, type Socket } from 'node:net'
 import { afterEach, describe, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
-import { type Connection, ioredis, nodeRedis } from './places.js'
+import { type Connection, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -44,7 +44,8 @@ async function silencer(port: number): Promise<{ url: string; silence: () => num
     const pair = { listens: false, silent: false, sockets: [client, upstream] }
     pairs.push(pair)
     client.on('data', (data) => {
-      if (/blmpop|subscribe/i.test(data.toString('latin1'))) pair.listens = true
+      // As a command: the text of a script, which the other connection sends, may name them too.
+      if (/\r\n(blmpop|subscribe)\r\n/i.test(data.toString('latin1'))) pair.listens = true
       if (!pair.silent) upstream.write(data)
     })
     upstream.on('data', (data) => {
@@ -74,7 +75,7 @@ async function silencer(port: number): Promise<{ url: string; silence: () => num
 }
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('a listening connection that only seems to be open is noticed, and hand-offs are pushed again', async () => {
+  test('a subscriber connection that only seems to be open is replaced, and hand-offs are pushed again', async () => {
     const server = await start()
     const proxy = await silencer(server.port)
     const holder = on(await connect(server.url))
@@ -82,7 +83,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const heard: StoreEvent[] = []
     const watch = waiter.watch?.('lock:x', (event) => heard.push(event))
     const handOff = async (): Promise<void> => {
-      const [held, waiting] = [claim('lock:x'), claim('lock:x', { placeMs: 30_000 })]
+      const [held, waiting] = [claim('lock:x'), claim('lock:x', { queueMs: 30_000 })]
       await holder.acquire([held])
       await waiter.acquire([waiting])
       heard.length = 0
@@ -99,7 +100,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await handOff()
   })
 
-  test('the first request of a process has a deadline too: a frozen server does not grant it when it wakes up', async () => {
+  test('a frozen server does not grant the first request of a process when it wakes up after its deadline', async () => {
     const server = await start()
     const store = on(await connect(server.url), { timeout: 400 })
     const known = on(await connect(server.url), { timeout: 400 })

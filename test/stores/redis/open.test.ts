@@ -3,17 +3,21 @@ import { execFile } from 'node:child_process'
 import { EventEmitter } from 'node:events'
 import { promisify } from 'node:util'
 import { afterEach, expect, test } from 'vitest'
-import { startRedis, startRedisCluster } from '../../../scripts/servers/index.js'
+import { startRedis, startRedisCluster } from '../../../testbed/servers/index.js'
 import { createLocks, InvalidOptionError } from '../../../src/index.js'
-import { parseAddress } from '../../../src/stores/redis/address.js'
 import { redis } from '../../../src/stores/redis/index.js'
-import { open } from '../../../src/stores/redis/open.js'
-import { ioredis, nodeRedis } from './places.js'
+import { open, parseAddress } from '../../../src/stores/redis/open.js'
+import { ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
   for (const clean of cleanups.splice(0).reverse()) await clean()
 })
+
+const parsed = (url: string): object => {
+  const { address, options } = parseAddress(url)
+  return { ...address, options }
+}
 
 test('URLs are taken apart as documented', () => {
   const single = {
@@ -25,8 +29,8 @@ test('URLs are taken apart as documented', () => {
     password: undefined,
     options: {},
   }
-  expect(parseAddress('redis://localhost')).toEqual({ ...single, hosts: [{ host: 'localhost', port: 6379 }] })
-  expect(parseAddress('rediss://user:p%40ss:w@[::1]:7000/5')).toEqual({
+  expect(parsed('redis://localhost')).toEqual({ ...single, hosts: [{ host: 'localhost', port: 6379 }] })
+  expect(parsed('rediss://user:p%40ss:w@[::1]:7000/5')).toEqual({
     ...single,
     tls: true,
     db: 5,
@@ -34,19 +38,19 @@ test('URLs are taken apart as documented', () => {
     password: 'p@ss:w',
     hosts: [{ host: '::1', port: 7000 }],
   })
-  expect(parseAddress('redis://:secret@h:1?prefix=app%3A&timeout=5s')).toMatchObject({
+  expect(parsed('redis://:secret@h:1?prefix=app%3A&timeout=5s')).toMatchObject({
     username: undefined,
     password: 'secret',
     options: { prefix: 'app:', timeout: '5s' },
   })
-  expect(parseAddress('redis+cluster://a:1,b:2')).toMatchObject({
+  expect(parsed('redis+cluster://a:1,b:2')).toMatchObject({
     kind: 'cluster',
     hosts: [
       { host: 'a', port: 1 },
       { host: 'b', port: 2 },
     ],
   })
-  expect(parseAddress('rediss+sentinel://:pw@a,b:2/mymaster/3')).toMatchObject({
+  expect(parsed('rediss+sentinel://:pw@a,b:2/mymaster/3')).toMatchObject({
     kind: 'sentinel',
     tls: true,
     password: 'pw',
@@ -59,7 +63,7 @@ test('URLs are taken apart as documented', () => {
   })
 })
 
-test('what is not such a URL is refused, without showing its password', async () => {
+test('a malformed URL is refused, without showing its password', async () => {
   const wrong = [
     'redis://a,b',
     'redis://a:99999999',
@@ -132,7 +136,7 @@ test('redis+cluster:// opens a store on a cluster', async () => {
   await locks.releaseAll()
 })
 
-test('what is not a client, and options that make no sense, are refused by name', async () => {
+test('an argument that is not a client, and options that make no sense, are refused by name', async () => {
   const { client, end } = ioredis[6]('redis://127.0.0.1:1', { lazyConnect: true })
   cleanups.push(end)
   for (const wrong of [undefined, null, 'redis://localhost', {}, new EventEmitter(), () => {}])

@@ -1,10 +1,10 @@
 /** A grant counts only once its replicas have it: what a failover can then still lose is only what was refused anyway. */
 import { afterEach, describe, expect, test } from 'vitest'
-import { type RedisServer, startRedis, startRedisCluster } from '../../../scripts/servers/index.js'
+import { type RedisServer, startRedis, startRedisCluster } from '../../../testbed/servers/index.js'
 import { createLocks, InvalidOptionError, openStore, StoreUnavailableError } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
-import { clusterOf, type Connection, eventually, ioredis, nodeRedis } from './places.js'
+import { clusterOf, type Connection, eventually, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -73,13 +73,13 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const [store, holder] = [on(await connect(master.url), options), on(await connect(master.url), {})]
     const heard: StoreEvent[] = []
     expect(await store.watch?.('lock:a', (event) => heard.push(event)).ready).toBe(true)
-    const [held, waiting] = [claim('lock:a'), claim('lock:a', { placeMs: 30_000 })]
+    const [held, waiting] = [claim('lock:a'), claim('lock:a', { queueMs: 30_000 })]
     await holder.acquire([held])
     await store.acquire([waiting])
     await holder.release([held])
     await expect.poll(() => heard, { timeout: 5_000 }).toMatchObject([{ type: 'granted', owner: waiting.owner }])
     expect(await store.release([waiting])).toEqual([{ outcome: 'released' }])
-    const [second, next] = [claim('lock:a'), claim('lock:a', { placeMs: 30_000 })]
+    const [second, next] = [claim('lock:a'), claim('lock:a', { queueMs: 30_000 })]
     await holder.acquire([second])
     await store.acquire([next])
     await replica.freeze()

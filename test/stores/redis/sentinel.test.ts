@@ -1,11 +1,11 @@
 /** A master, two replicas and three sentinels: the master changes while locks are held and awaited. */
 import { afterEach, describe, expect, test } from 'vitest'
-import { type SentinelSetup, startSentinel } from '../../../scripts/servers/index.js'
+import { type SentinelSetup, startSentinel } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/index.js'
 import type { Store } from '../../../src/store.js'
 import { redis } from '../../../src/stores/redis/index.js'
 import { open } from '../../../src/stores/redis/open.js'
-import { type Connection, eventually, sentinelOf } from './places.js'
+import { type Connection, eventually, sentinelOf } from '../../../testbed/redis/fixtures.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -32,7 +32,7 @@ const clients = {
 }
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('a fail-over in the middle: what was replicated stays held, who waits is served, tokens grow', async () => {
+  test('replicated locks stay held over a failover, waiters are served, tokens grow', async () => {
     const setup = await sentinels()
     const [a, b] = [on(await connect(setup)), on(await connect(setup))]
     const [locks, others] = [createLocks(a), createLocks(b)]
@@ -53,9 +53,9 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(await masterPort()).toBe(elected)
     expect(lock.isHeld).toBe(true)
     expect(await lock.release()).toBe(true)
-    const heir = await waiting
-    expect(heir.fencingToken).toBeGreaterThan(lock.fencingToken)
-    await heir.release()
+    const successor = await waiting
+    expect(successor.fencingToken).toBeGreaterThan(lock.fencingToken)
+    await successor.release()
     // A wake-up goes through the new master.
     const second = await locks.acquire('job')
     const next = others.acquire('job', { wait: '30s' })

@@ -1,13 +1,13 @@
-/** The connection that listens: opened when somebody waits, shared, mended, and closed again. */
+/** The subscriber connection: opened with the first lock or waiter, shared, replaced when it breaks, and closed again. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
-import { createLocks } from '../../../src/index.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
+import { createLocks, type Locks } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
-import { onlyTheNextWakes } from '../../support/hand-over.js'
-import { type Connection, ioredis, nodeRedis } from './places.js'
+import { onlyTheNextWakes } from '../../../testbed/hand-off.js'
+import { type Connection, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 let server: RedisServer
 beforeAll(async () => {
@@ -49,7 +49,7 @@ const clients = {
 }
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('one more connection, with the first lock that is held, for all names together', async () => {
+  test('a store opens one more connection, with the first lock that is held, for all names together', async () => {
     const store = on(await connect())
     const locks = createLocks(store)
     await store.now?.()
@@ -70,7 +70,46 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await expect.poll(connections).toBe(1)
   })
 
-  test('a waiter whose listening connection is killed hears again, and is told to look at what it may have missed', async () => {
+  test('several stores on one client share one subscriber connection, and each receives its own events until it is closed', async () => {
+    const { client, end } = await connect()
+    cleanups.push(end)
+    const stores = Array.from({ length: 3 }, () => redis(client))
+    const all = stores.map((store) => createLocks(store))
+    const [a, b, c] = all as [Locks, Locks, Locks]
+    cleanups.push(() => Promise.all(stores.map((store) => store.close())))
+    const held = await Promise.all([a.acquire('a'), b.acquire('b'), c.acquire('c')])
+    await expect.poll(connections).toBe(2)
+    // Each waits for what another store of the same client holds.
+    const waiting = [b.acquire('a', { wait: '20s' }), c.acquire('b', { wait: '20s' }), a.acquire('c', { wait: '20s' })]
+    for (const name of ['a', 'b', 'c']) await expect.poll(async () => (await a.waiters(name)).length).toBe(1)
+    expect(await connections()).toBe(2)
+    await Promise.all(held.map((lock) => lock.release()))
+    const handed = await Promise.all(waiting)
+    // A revocation reaches the store that holds the lock.
+    const lost = new Promise<void>((resolve) => b.on('lost', () => resolve()))
+    await c.forceRelease('a')
+    await lost
+    await Promise.all(handed.slice(1).map((lock) => lock.release()))
+    await b.close()
+    await stores[1]?.close()
+    const kept = await a.acquire('d')
+    const next = c.acquire('d', { wait: '20s' })
+    await expect.poll(async () => (await a.waiters('d')).length).toBe(1)
+    expect(await connections()).toBe(2)
+    await kept.release()
+    await (await next).release()
+    await Promise.all([a.close(), c.close()])
+    await Promise.all([stores[0]?.close(), stores[2]?.close()])
+    await expect.poll(connections).toBe(1)
+    // A store that is made later opens a connection anew.
+    const late = on({ client, end: () => {} })
+    const lateLocks = createLocks(late)
+    await lateLocks.acquire('e')
+    await expect.poll(connections).toBe(2)
+    await lateLocks.close({ grace: 0 })
+  })
+
+  test('a watch whose subscriber connection is killed becomes live again, and its waiter is told to ask', async () => {
     const store = on(await connect())
     const heard: StoreEvent[] = []
     const watch = store.watch?.('lock:a', (event) => heard.push(event))
@@ -81,7 +120,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(heard).toEqual([{ type: 'freed' }])
     const held = claim('lock:a')
     await store.acquire([held])
-    const waiting = claim('lock:a', { placeMs: 10_000 })
+    const waiting = claim('lock:a', { queueMs: 10_000 })
     await store.acquire([waiting])
     await store.release([held])
     await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner })
@@ -91,11 +130,11 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(left).toBeLessThanOrEqual(10_000)
   })
 
-  test('a hand-over wakes only whoever gets it, however many others wait', async () => {
+  test('a hand-off wakes only the waiter that gets it, however many others wait', async () => {
     await onlyTheNextWakes(await Promise.all([1, 2, 3].map(async () => on(await connect()))), 'lock:a')
   })
 
-  test('nobody is told anything that nobody can need', async () => {
+  test('a store publishes no event that nobody can need', async () => {
     const store = on(await connect())
     const heard: StoreEvent[] = []
     const watch = store.watch?.('lock:a', (event) => heard.push(event))
@@ -112,7 +151,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(heard).toEqual([{ type: 'changed' }])
   })
 
-  test('a server that says nothing does not keep anybody waiting for its subscription', async () => {
+  test('a subscription to a silent server ends after the timeout', async () => {
     const store = on(await connect(), { timeout: 200 })
     await store.acquire([claim('lock:warm')])
     await server.freeze()
@@ -160,8 +199,8 @@ async function waitingAlready(store: Store): Promise<{ asks: () => Promise<[ms: 
 describe.each([
   ['ioredis 6', async () => ioredis[6](server.url)],
   ['node-redis', async () => nodeRedis(server.url)],
-] as const)('by mail, %s', (_name, connect) => {
-  test('whoever waits for one name more subscribes to nothing, and waits for a letter', async () => {
+] as const)('with a grant inbox, %s', (_name, connect) => {
+  test('a waiter for one name more subscribes to nothing, and gets its grant from the inbox', async () => {
     const already = await waitingAlready(on(await connect()))
     await received('subscribe')
     const [ms] = await already.asks()
@@ -171,24 +210,55 @@ describe.each([
     expect(blocked, 'one connection of each store waits').toHaveLength(2)
   })
 
-  test('what is observed is heard while the connection waits for letters', async () => {
+  test('an observer receives events while the connection blocks on the inbox', async () => {
     const store = on(await connect())
     await waitingAlready(store)
     const heard: StoreEvent[] = []
     expect(await store.watch?.('election:a', (event) => heard.push(event)).ready).toBe(true)
     await store.acquire([claim('election:a', { announce: true })])
     await expect.poll(() => heard).toEqual([{ type: 'changed' }])
-    const watched = store.watch?.('lock:a', () => {}, 'granted')
-    expect(watched?.ready, 'letters still come').toBe(true)
+    const watched = store.watchGrants?.(() => {})
+    expect(watched?.ready, 'grants still arrive').toBe(true)
   })
 
-  test('messages that nobody fetches any more end by themselves', async () => {
+  test('watchGrants() receives the grants of every key that its store asked for, with their keys', async () => {
+    const [store, holder] = [on(await connect()), on(ioredis[6](server.url))]
+    const pushed: [string | undefined, StoreEvent][] = []
+    const watch = store.watchGrants?.((key, event) => pushed.push([key, event]))
+    expect(await watch?.ready).toBe(true)
+    await received('subscribe')
+    const waiting: Claim[] = []
+    for (const key of ['lock:a', 'lock:b']) {
+      const [held, next] = [claim(key), claim(key, { queueMs: 10_000 })]
+      await holder.acquire([held])
+      await store.acquire([next])
+      await holder.release([held])
+      waiting.push(next)
+    }
+    const grants = waiting.map(({ key, owner }) => [key, { type: 'granted', owner }])
+    await expect.poll(() => pushed).toMatchObject(grants)
+    expect(await received('subscribe')).toBe(0)
+    watch?.close()
+    expect(watch?.live()).toBe(false)
+  })
+
+  test('watchGrants() tells every waiter to ask after its connection was killed', async () => {
+    const store = on(await connect())
+    const pushed: [string | undefined, StoreEvent][] = []
+    const watch = store.watchGrants?.((key, event) => pushed.push([key, event]))
+    expect(await watch?.ready).toBe(true)
+    await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes')
+    await expect.poll(() => pushed, { timeout: 5_000 }).toEqual([[undefined, { type: 'freed' }]])
+    expect(watch?.live()).toBe(true)
+  })
+
+  test('messages in the inbox of a process that is gone expire', async () => {
     const store = on(await connect())
     expect(await store.watch?.('lock:a', () => {}).ready).toBe(true)
     const held = claim('lock:a')
     const holder = on(ioredis[6](server.url))
     await holder.acquire([held])
-    await store.acquire([claim('lock:a', { placeMs: 1_000 })])
+    await store.acquire([claim('lock:a', { queueMs: 1_000 })])
     await store.close()
     await expect.poll(connections, { interval: 5 }).toBe(2)
     await holder.release([held])
@@ -199,7 +269,7 @@ describe.each([
     expect(left).toBeLessThanOrEqual(60_000)
   })
 
-  test('a client that went to another database is told by channels', async () => {
+  test('a client that selected another database gets its grants by channels', async () => {
     const connection = await connect()
     const { client } = connection as unknown as { client: { select(db: number): Promise<unknown> } }
     await client.select(5)
@@ -208,14 +278,14 @@ describe.each([
     const heard: StoreEvent[] = []
     const watch = store.watch?.('lock:a', (event) => heard.push(event))
     await expect.poll(() => watch?.live(), { timeout: 5_000 }).toBe(true)
-    const [held, waiting] = [claim('lock:a'), claim('lock:a', { placeMs: 10_000 })]
+    const [held, waiting] = [claim('lock:a'), claim('lock:a', { queueMs: 10_000 })]
     await holder.acquire([held])
     await store.acquire([waiting])
     await holder.release([held])
     await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner })
   })
 
-  test('a user who may not wait at lists is told by channels', async () => {
+  test('a user without the right to BLMPOP gets its grants by channels', async () => {
     await server.command('ACL', 'SETUSER', 'plain', 'on', '>pw', '~*', '&*', '+@all', '-blmpop')
     cleanups.push(() => server.command('ACL', 'DELUSER', 'plain'))
     const url = server.url.replace('redis://', 'redis://plain:pw@')
@@ -251,7 +321,7 @@ function handOffs(holder: Store, waiter: Store): () => Promise<number> {
 }
 
 test.each(['TIMEOUT', 'ERROR'])(
-  'CLIENT UNBLOCK %s of the listening connection harms nobody: hand-offs stay pushed',
+  'CLIENT UNBLOCK %s of the listening connection changes nothing: hand-offs stay pushed',
   async (how) => {
     const handOff = handOffs(on(ioredis[6](server.url)), on(ioredis[6](server.url)))
     await handOff()
@@ -269,7 +339,7 @@ test.each(['TIMEOUT', 'ERROR'])(
   },
 )
 
-test('a listener that throws, and a message that cannot be read, keep no grant from anybody', async () => {
+test('a listener that throws, and a message that cannot be read, do not keep a grant from other waiters', async () => {
   const store = on(ioredis[6](server.url))
   const unhandled: unknown[] = []
   const note = (error: unknown): void => void unhandled.push(error)
@@ -283,8 +353,8 @@ test('a listener that throws, and a message that cannot be read, keep no grant f
   expect(await Promise.all([throwing?.ready, watch?.ready])).toEqual([true, true])
   const [held, waiting, third] = [
     claim('lock:a'),
-    claim('lock:a', { placeMs: 9_000 }),
-    claim('lock:a', { placeMs: 9_000 }),
+    claim('lock:a', { queueMs: 9_000 }),
+    claim('lock:a', { queueMs: 9_000 }),
   ]
   await store.acquire([held])
   await store.acquire([waiting, third])
@@ -303,43 +373,43 @@ test('a listener that throws, and a message that cannot be read, keep no grant f
   expect(unhandled).toEqual([])
 })
 
-describe('the token of a hand-over', () => {
+describe('the token of a hand-off', () => {
   const INDEX = 'leasehold:1:held:lock'
   const tokenOf = async (key: string): Promise<bigint> =>
     BigInt(String(await server.command('HGET', INDEX, key)).split(':')[0] ?? '')
 
   /** One has just been handed what another let go of. */
-  async function handedOver(): Promise<{ store: Store; heir: Claim; letGoAt: bigint }> {
+  async function handedOff(): Promise<{ store: Store; successor: Claim; letGoAt: bigint }> {
     const store = on(ioredis[6](server.url))
-    const [held, heir] = [claim('lock:a'), claim('lock:a', { placeMs: 10_000 })]
+    const [held, successor] = [claim('lock:a'), claim('lock:a', { queueMs: 10_000 })]
     await store.acquire([held])
-    await store.acquire([heir])
+    await store.acquire([successor])
     const [seconds, micros] = (await server.command('TIME')) as [string, string]
     await store.release([held])
-    expect(await server.command('GET', 'lock:a')).toBe(heir.owner)
-    return { store, heir, letGoAt: BigInt(seconds) * 1_000_000n + BigInt(micros) }
+    expect(await server.command('GET', 'lock:a')).toBe(successor.owner)
+    return { store, successor, letGoAt: BigInt(seconds) * 1_000_000n + BigInt(micros) }
   }
 
   test('is by the clock of that moment: what was written down before may come from before a failover', async () => {
-    const { letGoAt } = await handedOver()
+    const { letGoAt } = await handedOff()
     expect(await tokenOf('lock:a')).toBeGreaterThanOrEqual(letGoAt)
   })
 
   test('is the last token of its kind, so that a clock that goes back does not repeat it', async () => {
-    const { store, heir } = await handedOver()
+    const { store, successor } = await handedOff()
     expect(BigInt(String(await server.command('HGET', INDEX, '')))).toBe(await tokenOf('lock:a'))
-    // As if it had been handed over while the clock was ahead.
+    // As if it had been handed off while the clock was ahead.
     const ahead = (await tokenOf('lock:a')) + 3_600_000_000n
-    await server.command('HSET', INDEX, '', String(ahead), 'lock:a', `${ahead}:${heir.owner}`)
-    const waiting = claim('lock:a', { placeMs: 10_000 })
+    await server.command('HSET', INDEX, '', String(ahead), 'lock:a', `${ahead}:${successor.owner}`)
+    const waiting = claim('lock:a', { queueMs: 10_000 })
     await store.acquire([waiting])
-    expect(await store.release([heir])).toEqual([{ outcome: 'released' }])
+    expect(await store.release([successor])).toEqual([{ outcome: 'released' }])
     expect(await server.command('GET', 'lock:a')).toBe(waiting.owner)
     expect(await tokenOf('lock:a')).toBe(ahead + 1n)
   })
 })
 
-test('a forced release tells the holder at once, also one that waits for nothing', async () => {
+test('a forced release notifies the holder at once, also in a process that waits for nothing', async () => {
   const holder = createLocks(on(ioredis[6](server.url)))
   const other = createLocks(on(ioredis[6](server.url)))
   cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
@@ -353,7 +423,7 @@ test('a forced release tells the holder at once, also one that waits for nothing
   expect(performance.now() - forcedAt).toBeLessThan(5_000)
 })
 
-test('the connection that listens does not keep a process alive', async () => {
+test('the subscriber connection does not keep a process alive', async () => {
   const source = `
     import { Redis } from 'ioredis'
     import { createClient } from 'redis'

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ALL, type Answer, type Claim, type Grant, type Store } from '../../../src/store.js'
 import { Servers } from './servers.js'
 
-// One batch may hold anything. Each item is answered as if it had come alone, in order.
+// One batch may contain any mixture. Each item is answered as if it had come alone, in order.
 
 let servers: Servers
 let store: Store
@@ -80,14 +80,14 @@ test('of two steals in one batch, only the last one holds', async () => {
   expect(holders).toMatchObject([{ owner: (answers[2] as Grant).owner }])
 })
 
-test('an owner that asks twice in one batch gets one grant, and is told it twice', async () => {
+test('an owner that asks twice in one batch gets one grant as both answers', async () => {
   const key = fresh()
   const [first, other, second] = await granted([claim(key, 'o'), claim(fresh(), 'o'), claim(key, 'o')])
   expect(second).toMatchObject({ owner: first?.owner, token: first?.token })
   expect(other?.token).toBeDefined()
 })
 
-test('an item that cannot be carried is answered alone', async () => {
+test('an item that cannot be served does not fail the others of its batch', async () => {
   const [busy, list] = [fresh(), fresh()]
   await granted([claim(busy, 'holder')])
   await servers.all[0]?.command('RPUSH', list, 'x')
@@ -113,7 +113,7 @@ test('an item that cannot be carried is answered alone', async () => {
   ])
 })
 
-test('releases and renewals of one key twice in a batch are answered one by one', async () => {
+test('two releases or renewals of one key in a batch are answered each on its own', async () => {
   const key = fresh()
   const [a, b] = await granted([reader(key, 'a'), reader(key, 'b')])
   const lease = (grant: Grant | undefined) => ({ key, owner: grant?.owner as string })

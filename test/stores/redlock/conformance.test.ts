@@ -1,15 +1,15 @@
 import { afterAll, beforeAll, describe, test } from 'vitest'
-import type { RedisServer } from '../../../scripts/servers/index.js'
-import type { Duration } from '../../../src/kit/duration.js'
+import type { RedisServer } from '../../../testbed/servers/index.js'
+import type { Duration } from '../../../src/util/duration.js'
 import type { Setup } from '../../../src/testing/index.js'
 import { conformance, coreCases, type Need, storeCases } from '../../../src/testing/index.js'
 import { Servers } from './servers.js'
 
-// Every attempt has an owner of its own, so an owner who asks again from another client is another.
-const lacks: Need[] = ['line', 'counting', 'atomic', 'take', 'handoff', 'owners']
+// Every attempt has an owner of its own, so an owner that asks again from another client is another owner.
+const lacks: Need[] = ['queue', 'counting', 'atomic', 'watchGrants', 'take', 'handoff', 'owners']
 const runner = { describe, test: test.concurrent, beforeAll, afterAll }
 
-/** `nodeTimeout`: all cases at once, each with clients of its own, keep a small machine busy for longer than usual. */
+/** `nodeTimeout`: all cases run at once, each with clients of its own, and keep a small machine busy for longer than the default. */
 async function setup(nodeTimeout: Duration, prepare: (servers: Servers) => Promise<void>): Promise<Setup> {
   const servers = await Servers.start(5)
   await prepare(servers)

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
-import type { RedisServer } from '../../../scripts/servers/index.js'
+import type { RedisServer } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/index.js'
-import { ALL, type Claim, type Grant, type Lease, type Store } from '../../../src/store.js'
-import { scripts } from '../../../src/stores/redlock/scripts.js'
+import { ALL, type Claim, type Grant, type LeaseId, type Store, type Watch } from '../../../src/store.js'
+import { scripts } from '../../../src/stores/redlock/lua-node.js'
 import { Servers } from './servers.js'
 
 let servers: Servers
@@ -26,7 +26,7 @@ beforeAll(async () => {
 afterAll(() => servers.stop())
 
 describe('tokens', () => {
-  test('a release with another token is gone, and ends nothing', async () => {
+  test('a release with another token answers gone, and ends nothing', async () => {
     const { key, owner, token } = await granted(claim(fresh()))
     const asked = claim(fresh())
     const other = await granted(asked)
@@ -45,7 +45,7 @@ describe('tokens', () => {
     expect(await store.release([{ key, owner, token }])).toMatchObject([{ outcome: 'released' }])
   })
 
-  test('a renewal with another token is gone, and gives no time', async () => {
+  test('a renewal with another token answers gone, and does not extend the lease', async () => {
     const { key, owner, token } = await granted(claim(fresh(), { ttlMs: 5_000 }))
     const renewed = await store.renew([
       { key, owner, token: token + 1n, ttlMs: 50_000 },
@@ -75,53 +75,68 @@ describe('tokens', () => {
   })
 })
 
+describe('waiters', () => {
+  test('release() answers hasWaiters for the keys that another process watches', async () => {
+    const [watched, other] = [await granted(claim(fresh())), await granted(claim(fresh()))]
+    const watch = servers.store().watch?.(watched.key, () => {}) as Watch
+    onTestFinished(() => watch.close())
+    expect(await watch.ready).toBe(true)
+    expect(await store.release([watched, other])).toEqual([
+      { outcome: 'released', hasWaiters: true },
+      { outcome: 'released', hasWaiters: false },
+    ])
+  })
+})
+
 describe('revocations', () => {
-  interface Told {
-    heard: Lease[]
-    doubted: string[]
+  interface ReportedLosses {
+    revoked: LeaseId[]
+    possible: string[]
   }
 
-  async function listening(to: Store, keys: readonly string[]): Promise<Told> {
-    const told: Told = { heard: [], doubted: [] }
-    const watch = to.watchRevoked?.((lease) => told.heard.push(lease)) ?? expect.fail('it tells of revocations')
-    const stop = to.onDoubt?.((affected) => told.doubted.push(...keys.filter((key) => affected?.(key) ?? true)))
+  async function reportedLosses(to: Store, keys: readonly string[]): Promise<ReportedLosses> {
+    const losses: ReportedLosses = { revoked: [], possible: [] }
+    const watch = to.watchRevoked?.((lease) => losses.revoked.push(lease)) ?? expect.fail('watchRevoked exists')
+    const stop = to.onPossibleLoss?.((affected) =>
+      losses.possible.push(...keys.filter((key) => affected?.(key) ?? true)),
+    )
     onTestFinished(() => {
       stop?.()
       watch.close()
     })
     expect(await watch.ready).toBe(true)
-    return told
+    return losses
   }
 
-  test('one subscription tells of every key, each lease once', async () => {
+  test('one subscription reports revocations of every key, each lease once', async () => {
     const other = servers.store()
-    const told = await listening(store, [])
+    const losses = await reportedLosses(store, [])
     const leases = await Promise.all(Array.from({ length: 5 }, () => granted(claim(fresh()))))
     for (const { key } of leases.slice(0, 3)) await other.revoke?.(key)
     for (const { key } of leases.slice(3)) await granted(claim(key, { steal: true }), other)
-    await vi.waitFor(() => expect(told.heard.length).toBe(5))
-    expect(told.heard).toEqual(leases.map(({ key, owner }) => ({ key, owner })))
-    expect(told.doubted).toEqual([])
+    await vi.waitFor(() => expect(losses.revoked.length).toBe(5))
+    expect(losses.revoked).toEqual(leases.map(({ key, owner }) => ({ key, owner })))
+    expect(losses.possible).toEqual([])
   })
 
-  test('a minority that tells of a revocation puts the lease in doubt, and does not end it', async () => {
+  test('a revocation announced by a minority makes a loss possible, and does not end the lease', async () => {
     const { key, owner } = await granted(claim(fresh()))
-    const told = await listening(store, [key, 'lock:another'])
+    const losses = await reportedLosses(store, [key, 'lock:another'])
     await (servers.all[1] as RedisServer).command('PUBLISH', 'leasehold:redlock:revoked', JSON.stringify([key, owner]))
-    await vi.waitFor(() => expect(told.doubted).toEqual([key]))
-    expect(told.heard).toEqual([])
+    await vi.waitFor(() => expect(losses.possible).toEqual([key]))
+    expect(losses.revoked).toEqual([])
     expect(await store.renew([{ key, owner, ttlMs: 20_000 }])).toMatchObject([{ outcome: 'ours' }])
   })
 
-  test('all leases are in doubt when too few servers could be heard for a while', async () => {
+  test('a loss of every lease is possible after too few servers were subscribed for a while', async () => {
     const own = await Servers.start(3)
     onTestFinished(() => own.stop())
     const other = own.store()
     await granted(claim(fresh()), other)
-    const told = await listening(other, ['lock:any'])
+    const losses = await reportedLosses(other, ['lock:any'])
     for (const server of own.all) await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub')
-    await vi.waitFor(() => expect(told.doubted).toEqual(['lock:any']), 5_000)
-    expect(told.heard).toEqual([])
+    await vi.waitFor(() => expect(losses.possible).toEqual(['lock:any']), 5_000)
+    expect(losses.revoked).toEqual([])
   })
 
   test('a lock that is stolen by another process is lost at once', async () => {
@@ -130,9 +145,9 @@ describe('revocations', () => {
     const lock = await locks.acquire(name)
     const { signal } = lock
     // The subscription is opened with the lock, and may take a moment.
-    const told = await listening(store, [])
+    const losses = await reportedLosses(store, [])
     await others.forceRelease(name)
-    await vi.waitFor(() => expect(told.heard.length).toBe(1))
+    await vi.waitFor(() => expect(losses.revoked.length).toBe(1))
     await vi.waitFor(() => expect(signal.aborted).toBe(true), 1_000)
     expect(lock.isHeld).toBe(false)
   })

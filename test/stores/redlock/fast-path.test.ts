@@ -1,18 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
-import { realWorld } from '../../../src/kit/world.js'
-import { lineFor } from '../../../src/stores/redlock/clients.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
+import { realWorld } from '../../../src/util/world.js'
 import { RECORD, REVOKED, wakeupChannel } from '../../../src/stores/redlock/keys.js'
-import { Link } from '../../../src/stores/redlock/link.js'
-import { LuaNode } from '../../../src/stores/redlock/lua-node.js'
-import type { Done, NodeRecord } from '../../../src/stores/redlock/node.js'
-import { buildScripts } from '../../../src/stores/redlock/scripts.js'
-import { chance } from '../../simulation/redlock/timeline.js'
+import { connectionOf, ScriptRunner } from '../../../src/stores/redlock/connection.js'
+import { buildScripts, LuaNode } from '../../../src/stores/redlock/lua-node.js'
+import type { NodeCallback, NodeRecord } from '../../../src/stores/redlock/node.js'
+import { chance } from '../../../verify/simulation/redlock/timeline.js'
 
 // A fast path must do what the long path does. Both get the same random operations, on one server under two prefixes: they
-// must answer alike, leave the same keys behind, and tell listeners the same.
+// must answer alike, leave the same keys behind, and publish the same messages.
 
 const KEYS = ['lock:a', 'lock:b', 'lock:{c}']
 const NEVER_MS = 600_000
@@ -21,7 +19,7 @@ const FAST_PATH = /\n-- fast path[^]*?\n-- end of the fast path\n/
 
 let server: RedisServer
 let subscriber: Redis
-const told: string[] = []
+const published: string[] = []
 let synced: (() => void) | undefined
 
 beforeAll(async () => {
@@ -29,7 +27,7 @@ beforeAll(async () => {
   subscriber = new Redis(server.url)
   subscriber.on('message', (channel: string, text: string) => {
     if (channel === 'sync') synced?.()
-    else told.push(`${channel} ${text}`)
+    else published.push(`${channel} ${channel === REVOKED ? (JSON.parse(text) as string[]).sort().join(' ') : text}`)
   })
   await subscriber.subscribe('sync', REVOKED, ...KEYS.map(wakeupChannel))
 })
@@ -38,10 +36,16 @@ afterAll(async () => {
   await server.stop()
 })
 
-const ask = <T>(call: (done: Done<T>) => void): Promise<T> =>
+const ask = <T>(call: (done: NodeCallback<T>) => void): Promise<T> =>
   new Promise((resolve, reject) => {
     call((answer) => (answer instanceof Error ? reject(answer) : resolve(answer)))
   })
+
+async function flush(): Promise<void> {
+  const client = new Redis(server.url)
+  await client.flushall()
+  client.disconnect()
+}
 
 class Side {
   readonly client: Redis
@@ -51,23 +55,29 @@ class Side {
   constructor(name: 'fast' | 'long') {
     this.client = new Redis(server.url, { keyPrefix: `${name}:` })
     const scripts = buildScripts((source) => (name === 'fast' ? source : source.replace(FAST_PATH, '\n')))
-    this.node = new LuaNode(new Link(lineFor(this.client, 0), realWorld, 5_000), { nodes: 3, maxTtlMs: 0, scripts })
+    this.node = new LuaNode(new ScriptRunner(connectionOf(this.client, 0), realWorld, 5_000), {
+      nodes: 3,
+      maxTtlMs: 0,
+      scripts,
+    })
   }
 
   async found(): Promise<void> {
-    const { run, id } = await ask<NodeRecord>((done) => this.node.look({ id: 'x', known: false }, done))
+    const { run, id } = await ask<NodeRecord>((done) => this.node.identify({ id: 'x', known: false }, done))
     this.run = run
     await ask((done) => this.node.admit({ as: 'founder', id, manifest: 'x' }, done))
   }
 
-  /** What an operation answered and what it told, in order. */
-  async do<T>(operation: (side: Side, done: Done<T>) => void): Promise<{ answer: unknown; told: string[] }> {
-    told.length = 0
+  /** What an operation answered and what it published, in order. */
+  async do<T>(
+    operation: (side: Side, done: NodeCallback<T>) => void,
+  ): Promise<{ answer: unknown; published: string[] }> {
+    published.length = 0
     const answer = await ask<T>((done) => operation(this, done))
     const arrived = new Promise<void>((resolve) => (synced = resolve))
     await this.client.publish('sync', '')
     await arrived
-    return { answer: comparable(answer), told: [...told] }
+    return { answer: comparable(answer), published: [...published] }
   }
 
   /** Everything that is kept, without what differs by when it was written. */
@@ -76,13 +86,17 @@ class Side {
     const kept: Record<string, unknown> = { counter: Math.max(Number(record['counter']), FIRST_TOKEN) }
     for (const key of KEYS) {
       kept[key] = await this.client.get(key).catch((error: Error) => error.message)
-      // Names that nobody holds are swept by chance.
-      if (kept[key] !== null) kept[`:${key}`] = record[`:${key}`]?.replace(/^(\d+):\d+/, '$1')
-      // Readers whose plain key somebody deleted hold nothing, and are forgotten sooner or later.
-      if (kept[key] !== 'leasehold:shared') continue
+      const isShared = kept[key] === 'leasehold:shared'
+      const entry = record[`:${key}`]?.replace(/^(\d+):\d+/, '$1')
+      // What an earlier owner left is swept by chance.
+      if (kept[key] !== null && !isShared && entry?.endsWith(kept[key] as string)) kept[`:${key}`] = entry
+      // Readers whose plain key was deleted hold nothing, and are removed sooner or later.
+      if (!isShared) continue
       kept[`readers ${key}`] = (await this.client.zrange(`${RECORD}:readers:${key}`, '0', '-1')).sort()
-      const info = await this.client.hgetall(`${RECORD}:info:${key}`)
-      for (const [owner, entry] of Object.entries(info)) kept[`${owner} ${key}`] = entry.replace(/^(\d+):\d+/, '$1')
+      const info = await this.client.hgetall(`${RECORD}:entries:${key}`)
+      for (const [owner, text] of Object.entries(info)) kept[`${owner} ${key}`] = text.replace(/^(\d+):\d+/, '$1')
+      // Before the first raise of a reader, the name may still have what a sweep by chance has left.
+      if (Object.keys(info).length > 0) kept[`:${key}`] = entry
     }
     return kept
   }
@@ -92,6 +106,9 @@ class Side {
 function comparable(answer: unknown): unknown {
   const text = JSON.stringify(answer, (name, value) => {
     if (name === 'micros') return undefined
+    // Of readers, the one that ends first is named. Which one that is may depend on a millisecond; they share a token.
+    const { owner, token } = (value ?? {}) as { owner?: string; token?: string }
+    if (owner !== undefined && token !== undefined) return { token }
     if (name === 'counter') return Math.max(value as number, FIRST_TOKEN)
     if (name === 'ttlMs') return typeof value === 'number' ? Math.round(value / 120_000) : value
     return typeof value === 'bigint' ? String(value) : value
@@ -106,7 +123,7 @@ class Operations {
   readonly random: () => number
   token = FIRST_TOKEN
   owners = 0
-  /** Some of those who asked of late, for which key. */
+  /** Some of the latest owners, and the key each asked for. */
   recent: { key: string; owner: string }[] = [{ key: 'lock:a', owner: 'nobody' }]
   pause = 0
 
@@ -114,15 +131,15 @@ class Operations {
     this.random = chance(seed)
   }
 
-  next(): (side: Side, done: Done<unknown>) => void {
+  next(): (side: Side, done: NodeCallback<unknown>) => void {
     const dice = this.random()
     if (dice < 0.45) return this.#vote()
     if (dice < 0.6) return this.#raise()
     if (dice < 0.7) return this.#renew()
     if (dice < 0.97) return this.#release()
     const key = this.pick(KEYS)
-    if (dice < 0.98) return (side, done) => side.node.revoke(key, done as Done<unknown>)
-    // Somebody's hand in the store: deleted, or of a type that is not ours.
+    if (dice < 0.98) return (side, done) => side.node.revoke(key, done as NodeCallback<unknown>)
+    // Another program's hand in the store: a key deleted, or of another type.
     const wrong = dice < 0.985
     return (side, done) => {
       const work = side.client.del(key).then(() => (wrong ? side.client.rpush(key, 'x') : 0))
@@ -139,7 +156,7 @@ class Operations {
     return Array.from({ length: this.random() < 0.6 ? 1 : 2 + Math.floor(this.random() * 3) }, item)
   }
 
-  #vote(): (side: Side, done: Done<unknown>) => void {
+  #vote(): (side: Side, done: NodeCallback<unknown>) => void {
     const plain = this.random() < 0.5
     const short = this.random() < 0.05
     if (short) this.pause = 2 * SHORT_MS
@@ -153,39 +170,42 @@ class Operations {
     })
     const token = this.pick([0, this.token, ...[1, 3, 16].map((more) => this.token + more)])
     this.token = Math.max(this.token, token)
-    return (side, done) => side.node.vote({ run: side.run, items, token, aloud: true }, done as Done<unknown>)
+    return (side, done) =>
+      side.node.vote({ run: side.run, items, token, notifyWaiters: true }, done as NodeCallback<unknown>)
   }
 
-  #raise(): (side: Side, done: Done<unknown>) => void {
+  #raise(): (side: Side, done: NodeCallback<unknown>) => void {
     const items = this.#batch(() => {
       this.token += Math.floor(this.random() * 3)
       const value = this.random() < 0.5 ? undefined : '{"n":1}'
       return { ...this.pick(this.recent), token: this.token, announce: this.random() < 0.3, value }
     })
-    return (side, done) => side.node.raise(items, done as Done<unknown>)
+    return (side, done) => side.node.raise(items, done as NodeCallback<unknown>)
   }
 
-  #renew(): (side: Side, done: Done<unknown>) => void {
+  #renew(): (side: Side, done: NodeCallback<unknown>) => void {
     const items = this.#batch(() => {
       const value = this.random() < 0.3 ? 'new' : undefined
       return { ...this.pick(this.recent), ttlMs: NEVER_MS, token: this.token, value, version: 2 }
     })
-    return (side, done) => side.node.renew({ run: side.run, items }, done as Done<unknown>)
+    return (side, done) => side.node.renew({ run: side.run, items }, done as NodeCallback<unknown>)
   }
 
-  #release(): (side: Side, done: Done<unknown>) => void {
+  #release(): (side: Side, done: NodeCallback<unknown>) => void {
     const items = this.#batch(() => ({ ...this.pick(this.recent), quiet: this.random() < 0.3 }))
-    return (side, done) => side.node.release(items, done as Done<unknown>)
+    return (side, done) => side.node.release(items, done as NodeCallback<unknown>)
   }
 }
 
-const SEED = Date.now() % 1_000_000
+/** The first found that a release announced the end of an earlier owner's lease. */
+const SEEDS = [963_081, Date.now() % 1_000_000]
 
-test(`the fast paths do what the long paths do (seed ${SEED})`, async () => {
+test.each(SEEDS)('the fast paths of the scripts do what the long paths do (seed %i)', async (seed) => {
+  await flush()
   const sides = [new Side('fast'), new Side('long')] as const
   for (const side of sides) await side.found()
-  const operations = new Operations(SEED)
-  const limit = performance.now() + 5_000
+  const operations = new Operations(seed)
+  const limit = performance.now() + 3_000
   let done = 0
   for (; performance.now() < limit && done < 3_000; done++) {
     const operation = operations.next()

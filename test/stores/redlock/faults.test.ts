@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { RedisServer } from '../../../scripts/servers/index.js'
+import type { RedisServer } from '../../../testbed/servers/index.js'
 import { createLocks, StoreUnavailableError } from '../../../src/index.js'
 import { ALL, type Answer, type Claim, type Grant, type Store } from '../../../src/store.js'
 import { Servers } from './servers.js'
@@ -34,13 +34,13 @@ describe('five servers', () => {
 
   beforeAll(async () => {
     servers = await Servers.start(5)
-    // So long that whoever waited for a silent node would be seen to.
+    // So long that a call that waited for a silent node would be noticed.
     store = servers.store({ maxTtl: '2m', nodeTimeout: '20s' })
     await grant(store, claim(fresh()))
   })
   afterAll(() => servers.stop())
 
-  test('a frozen server delays nothing, and is tidied up when it wakes', async () => {
+  test('a frozen server delays nothing, and leftovers are released there when it thaws', async () => {
     const began = performance.now()
     await server(1).freeze()
     const held: [string, Grant][] = []
@@ -53,7 +53,7 @@ describe('five servers', () => {
     expect(renewed.map(({ outcome }) => outcome)).toEqual(held.map(() => 'ours'))
     for (const [key, granted] of held) expect(await release(store, key, granted)).toBe('released')
     expect(await release(store, lost, lease)).toBe('gone')
-    expect(performance.now() - began, 'nobody waited for it').toBeLessThan(20_000)
+    expect(performance.now() - began, 'time until nothing waited for it').toBeLessThan(20_000)
     await server(1).thaw()
     await until(
       'nothing is left of them',
@@ -72,7 +72,7 @@ describe('five servers', () => {
     await release(store, key, held)
   })
 
-  test('scripts that a server has forgotten are sent again', async () => {
+  test('the store sends scripts again that a server has forgotten', async () => {
     for (const { command } of servers.all.map((one) => ({ command: one.command.bind(one) })))
       await command('SCRIPT', 'FLUSH')
     const key = fresh()
@@ -96,7 +96,7 @@ describe('five servers', () => {
     expect(seen?.holders).toMatchObject([{ owner: 'somebody', foreign: true, token: undefined }])
   })
 
-  test('what we hold is a plain key for others, also while it is shared', async () => {
+  test('a lock of leasehold is a plain key for other libraries, also while it is shared', async () => {
     const [exclusive, shared] = [fresh(), fresh()]
     await grant(store, claim(exclusive))
     await grant(store, claim(shared, { weight: 1 }))
@@ -117,7 +117,7 @@ describe('five servers', () => {
     await until('nobody has it', async () => (await everywhere(servers, key)) === 0)
   })
 
-  test('a lease that a majority forgot is gone, and a renewal does not bring it back', async () => {
+  test('a renewal does not bring back a lease that a majority forgot', async () => {
     const key = fresh()
     const held = await grant(store, claim(key))
     for (const i of [0, 1, 2]) await server(i).command('DEL', key)
@@ -129,7 +129,7 @@ describe('five servers', () => {
     const wanted = claim(fresh())
     const first = await grant(store, wanted)
     expect(await grant(store, wanted)).toMatchObject({ owner: first.owner, token: first.token })
-    // Whoever did not hear that it was granted knows only its own name.
+    // An owner that did not receive its grant knows only the name it asked under.
     expect((await store.release([{ key: wanted.key, owner: wanted.owner }]))[0]?.outcome).toBe('released')
     expect((await grant(store, claim(wanted.key))).token).toBeGreaterThan(first.token)
   })
@@ -152,7 +152,7 @@ describe('servers that die', () => {
   })
   afterAll(() => servers.stop())
 
-  test('two of five may; with the third it is StoreUnavailableError in time, and names the three', async () => {
+  test('locks are granted with two of five servers dead; with three, StoreUnavailableError names them in time', async () => {
     const store = servers.store({ nodeTimeout: '1s' }, servers.mixed())
     const locks = createLocks(store, { ttl: '20s', wait: '10s' })
     const early = await locks.acquire('early')
@@ -179,7 +179,7 @@ describe('servers that die', () => {
 describe('servers that come back', () => {
   const MAX_TTL_MS = 1_500
 
-  test('one that was emptied sits out maxTtl, also before clients that have just started, and then votes again', async () => {
+  test('an emptied server sits out maxTtl, also for clients that have just started, and then votes again', async () => {
     const servers = await Servers.start(3)
     const [, second, third] = servers.all as [RedisServer, RedisServer, RedisServer]
     const key = fresh()
@@ -211,7 +211,7 @@ describe('servers that come back', () => {
     await servers.stop()
   })
 
-  test('one that was restarted with its data sits out too: the last of it may be missing', async () => {
+  test('a server restarted with its data sits out too, since its last writes may be missing', async () => {
     const servers = await Servers.start(3)
     const store = servers.store({ maxTtl: MAX_TTL_MS })
     await grant(store, claim(fresh(), { ttlMs: 200 }))
@@ -224,7 +224,7 @@ describe('servers that come back', () => {
     await servers.stop()
   })
 
-  test('all of them at once, with their data, serve again after maxTtl', async () => {
+  test('servers that were all restarted with their data serve again after maxTtl', async () => {
     const servers = await Servers.start(3)
     const store = servers.store({ maxTtl: MAX_TTL_MS })
     const before = await grant(store, claim(fresh(), { ttlMs: 200 }))

@@ -1,10 +1,10 @@
 import { Redis } from 'ioredis'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import type { RedisServer } from '../../../scripts/servers/index.js'
+import type { RedisServer } from '../../../testbed/servers/index.js'
 import { ALL, type Store } from '../../../src/store.js'
 import { Servers } from './servers.js'
 
-// A server does one thing at a time: whoever lists a lot must not keep it from the others.
+// A server executes one command at a time: a client that lists much must not keep it from the others.
 
 const NAMES = 10_000
 const READERS = 3_000
@@ -23,7 +23,7 @@ beforeAll(async () => {
 })
 afterAll(() => servers.stop())
 
-/** As the scripts write it, and in a fraction of the time. */
+/** Writes what the scripts would write, in a fraction of the time. */
 async function fill({ url }: RedisServer): Promise<void> {
   const client = new Redis(url)
   const token = Date.now() * 1_000
@@ -43,7 +43,7 @@ async function fill({ url }: RedisServer): Promise<void> {
   for (let i = 0; i < READERS; i++) {
     const owner = `reader-${i}#abcdefgh1`
     pipeline.zadd('leasehold:redlock:readers:lock:crowd', Date.now() + TTL_MS, owner)
-    pipeline.hset('leasehold:redlock:info:lock:crowd', owner, entry)
+    pipeline.hset('leasehold:redlock:entries:lock:crowd', owner, entry)
   }
   await pipeline.exec()
   client.disconnect()
@@ -81,7 +81,7 @@ test('holders() returns everything, in calls that are each short for a server', 
   }
 })
 
-test('holders() of a few among many finds them all, and tells the same as inspect()', async () => {
+test('holders() of a few among many finds them all, and shows the same as inspect()', async () => {
   const found = (await store.holders?.('lock:many:77')) ?? []
   expect(found.length).toBe(111)
   const one = found.find(({ key }) => key === 'lock:many:777') ?? expect.fail('it is listed')
@@ -108,7 +108,7 @@ test('a lock is granted in the middle of a listing', async () => {
   expect((await listing)?.length).toBeGreaterThan(NAMES)
 })
 
-test('names that nobody holds any more are left out of a listing, and forgotten', async () => {
+test('a listing leaves out names that are not held any more, and removes them from the record', async () => {
   for (const server of servers.all) {
     await server.command('HSET', 'leasehold:redlock', ':lock:many:gone', '1:1:1:0:0:nobody#abcdefgh1')
   }

@@ -1,16 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../scripts/servers/index.js'
-import { realWorld } from '../../../src/kit/world.js'
-import { lineFor } from '../../../src/stores/redlock/clients.js'
-import { Link } from '../../../src/stores/redlock/link.js'
+import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
+import { realWorld } from '../../../src/util/world.js'
+import { connectionOf, ScriptRunner } from '../../../src/stores/redlock/connection.js'
 import { LuaNode } from '../../../src/stores/redlock/lua-node.js'
-import type { Admission, Done } from '../../../src/stores/redlock/node.js'
-import { ModelNode } from '../../simulation/redlock/model-node.js'
-import { chance } from '../../simulation/redlock/timeline.js'
+import type { Admission, NodeCallback, NodeView, NodePage, NodeRevoked } from '../../../src/stores/redlock/node.js'
+import { ModelNode } from '../../../verify/simulation/redlock/model-node.js'
+import { chance } from '../../../verify/simulation/redlock/timeline.js'
 
-// The simulation is worth as much as its nodes are like real ones. Both are asked the same random questions here.
+// The simulation is worth as much as its nodes are like real ones. Both get the same random requests here.
 
 const KEYS = ['lock:a', 'lock:b', 'lock:{c}']
 const OWNERS = ['x#aaaaaaaa', 'y#bbbbbbbb', 'z#cccccccc', 'w#dddddddd']
@@ -26,7 +25,7 @@ beforeAll(async () => {
   server = await startRedis()
   client = new Redis(server.url, { keyPrefix: 'some:prefix:' })
   client.on('error', () => {})
-  real = new LuaNode(new Link(lineFor(client, 0), realWorld, 5_000), { nodes: SIZE, maxTtlMs: 0 })
+  real = new LuaNode(new ScriptRunner(connectionOf(client, 0), realWorld, 5_000), { nodes: SIZE, maxTtlMs: 0 })
 })
 
 afterAll(async () => {
@@ -34,20 +33,20 @@ afterAll(async () => {
   await server.stop()
 })
 
-const ask = <T>(call: (done: Done<T>) => void): Promise<T> =>
+const ask = <T>(call: (done: NodeCallback<T>) => void): Promise<T> =>
   new Promise((resolve, reject) => {
     call((answer) => (answer instanceof Error ? reject(answer) : resolve(answer)))
   })
 
 /**
- * What the scripts do now and then, by chance: entries of names that nobody holds go. Every attempt has an owner of its own,
- * so only in here could an owner find its old entry again.
+ * Removes entries of names that are not held, as the scripts do now and then, by chance. Every attempt has an owner of its
+ * own, so only in this test could an owner find its old entry again.
  */
 async function sweep(): Promise<void> {
   for (const key of KEYS) if ((await client.exists(key)) === 0) await client.hdel('leasehold:redlock', `:${key}`)
 }
 
-/** Times differ by as long as the question took. Everything else must not. */
+/** Times differ by as long as the request took. Everything else must not. */
 function withoutTimes(answer: unknown): unknown {
   const text = JSON.stringify(answer, (name, value) => {
     if (name === 'micros') return undefined
@@ -57,10 +56,10 @@ function withoutTimes(answer: unknown): unknown {
   return JSON.parse(text)
 }
 
-/** One random question: to be put to the server, and to the model. */
+/** Random requests, each sent to the server and to the model. */
 class Conversation {
   readonly random: () => number
-  /** The model's clock stands still during a question, as a script's does. */
+  /** The model's clock stands still during a request, as a script's does. */
   now = Date.now()
   readonly model = new ModelNode({
     name: 'model',
@@ -71,7 +70,7 @@ class Conversation {
   })
   /** The model's clock, as far as tokens are concerned. */
   micros = Date.now() * 1_000
-  /** As they were when last looked at: they may have restarted since. */
+  /** As they were when last identified: they may have restarted since. */
   realRun = 'nobody'
   modelRun = 'nobody'
   ids = 0
@@ -96,12 +95,14 @@ class Conversation {
     const dice = this.random()
     this.now = Date.now()
     // A node that sits out for most of the time is asked little.
-    if (!this.model.votes && this.random() < 0.4) return dice < 0.5 ? this.#look() : this.#admit()
+    if (!this.model.votes && this.random() < 0.4) return dice < 0.5 ? this.#identify() : this.#admit()
     if (dice < 0.4) return this.#vote()
     if (dice < 0.5) return this.#raise()
     if (dice < 0.58) return this.#renew()
-    if (dice < 0.8) return this.#release()
-    if (dice < 0.86) return this.#look()
+    if (dice < 0.76) return this.#release()
+    if (dice < 0.78) return this.#revoke()
+    if (dice < 0.8) return this.#inspect()
+    if (dice < 0.86) return this.#identify()
     if (dice < 0.96) return this.#admit()
     return this.#disturb()
   }
@@ -110,7 +111,7 @@ class Conversation {
     return this.random() < 0.95 ? [this.realRun, this.modelRun] : ['somebody else', 'somebody else']
   }
 
-  /** Mostly whoever asked last, or nearly all would be told that it is not theirs. */
+  /** Mostly the last owner: nearly all others would be answered that the key is not theirs. */
   #somebody(): { key: string; owner: string } {
     return this.random() < 0.8 ? this.last : { key: this.pick(KEYS), owner: this.pick(OWNERS) }
   }
@@ -144,8 +145,10 @@ class Conversation {
       ...[1, 1, 4, 5, 7, 16].map((n) => this.token + n),
     ])
     this.token = Math.max(this.token, token)
-    const answer = await ask<object>((done) => real.vote({ run, items, token, aloud: this.random() < 0.5 }, done))
-    const model = this.model.vote({ run: modelRun, items, token, aloud: false })
+    const answer = await ask<object>((done) =>
+      real.vote({ run, items, token, notifyWaiters: this.random() < 0.5 }, done),
+    )
+    const model = this.model.vote({ run: modelRun, items, token, notifyWaiters: false })
     if (model.items.includes('raised')) this.foreseen++
     const raised = items.filter((_, i) => model.items[i] === 'raised').map(({ key }) => key)
     if (items.some(({ key, steal }, i) => steal && model.items[i] === 'held' && raised.includes(key))) this.stolen++
@@ -180,14 +183,30 @@ class Conversation {
     return [`release ${JSON.stringify(items)}`, answer, this.model.release(items)]
   }
 
-  async #look(): Promise<[string, unknown, unknown]> {
-    const question = { id: `id-${this.ids++}`, known: this.random() < 0.3 }
-    const answer = await ask<{ run: string; id: string }>((done) => real.look(question, done))
-    const model = this.model.look(question)
+  async #revoke(): Promise<[string, unknown, unknown]> {
+    const key = this.pick(KEYS)
+    const answer = await ask<NodeRevoked>((done) => real.revoke(key, done))
+    const model = this.model.revoke(key)
+    // Who of the readers comes first says nothing.
+    const plain = ({ shared, owners }: NodeRevoked): unknown => [shared, [...owners].sort()]
+    return [`revoke ${key}`, plain(answer), plain(model)]
+  }
+
+  async #inspect(): Promise<[string, unknown, unknown]> {
+    const key = this.pick(KEYS)
+    const { views } = await ask<NodePage>((done) => real.inspect(key, undefined, done))
+    const facts = (view: NodeView): string => `${view.owner} ${view.shared} ${view.token} ${view.value}`
+    return [`inspect ${key}`, views.map(facts).sort(), this.model.inspect(key).map(facts).sort()]
+  }
+
+  async #identify(): Promise<[string, unknown, unknown]> {
+    const request = { id: `id-${this.ids++}`, known: this.random() < 0.3 }
+    const answer = await ask<{ run: string; id: string }>((done) => real.identify(request, done))
+    const model = this.model.identify(request)
     this.realRun = answer.run
     this.modelRun = model.run
     this.lastId = answer.id
-    return ['look', { ...answer, run: undefined }, { ...model, run: undefined }]
+    return ['identify', { ...answer, run: undefined }, { ...model, run: undefined }]
   }
 
   async #admit(): Promise<[string, unknown, unknown]> {
@@ -239,7 +258,7 @@ class Conversation {
   }
 }
 
-test.each([1, 2])('a model node says what the Lua on a server says, whatever it is asked (seed %i)', async (seed) => {
+test.each([1, 2])('a model node answers every request as the Lua on a server does (seed %i)', async (seed) => {
   await client.flushall()
   const conversation = new Conversation(seed)
   const log: string[] = []

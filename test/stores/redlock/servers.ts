@@ -1,6 +1,6 @@
 import { Redis } from 'ioredis'
 import { createClient } from 'redis'
-import { type RedisOptions, type RedisServer, startRedis } from '../../../scripts/servers/index.js'
+import { type RedisOptions, type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import type { Store } from '../../../src/store.js'
 import { redlock, type RedlockClient, type RedlockOptions } from '../../../src/stores/redlock/index.js'
 

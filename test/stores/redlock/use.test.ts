@@ -4,7 +4,7 @@ import { Redis } from 'ioredis'
 import { Redis as Redis5 } from 'ioredis5'
 import { createClient } from 'redis'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
-import { type RedisServer, startProxy } from '../../../scripts/servers/index.js'
+import { type RedisServer, startProxy } from '../../../testbed/servers/index.js'
 import { createLocks, type InvalidOptionError, type Locks, UnsupportedError } from '../../../src/index.js'
 import { ALL, type Grant, type Store } from '../../../src/store.js'
 import { redlock, type RedlockClient, type RedlockOptions } from '../../../src/stores/redlock/index.js'
@@ -21,41 +21,41 @@ let names = 0
 const fresh = (): string => `use:${names++}`
 const locksOn = (store: Store): Locks => createLocks(store, { ttl: '20s', wait: '20s' })
 
-/** What must not go through, and the option it complains of. */
-function complaint(run: () => unknown): InvalidOptionError {
+/** The error of a call that must throw. */
+function thrownBy(run: () => unknown): InvalidOptionError {
   try {
     run()
   } catch (error) {
     return error as InvalidOptionError
   }
-  throw new Error('it went through')
+  throw new Error('it did not throw')
 }
 
 describe('asking for a store', () => {
-  test('fewer than three servers are refused', () => {
+  test('redlock() refuses fewer than three servers', () => {
     const clients = servers.ioredis({ lazyConnect: true })
     for (const few of [0, 1, 2]) {
-      const error = complaint(() => redlock(clients.slice(0, few), { maxTtl: '1m' }))
+      const error = thrownBy(() => redlock(clients.slice(0, few), { maxTtl: '1m' }))
       expect(error).toMatchObject({ code: 'INVALID_OPTION', option: 'clients', value: few })
     }
-    expect(complaint(() => redlock('redis://localhost' as never, { maxTtl: '1m' }))).toMatchObject({
+    expect(thrownBy(() => redlock('redis://localhost' as never, { maxTtl: '1m' }))).toMatchObject({
       option: 'clients',
     })
   })
 
-  test('one client given twice is refused', () => {
+  test('redlock() refuses a client that is given twice', () => {
     const [a, b] = servers.ioredis({ lazyConnect: true }) as [Redis, Redis]
-    expect(complaint(() => redlock([a, b, a], { maxTtl: '1m' }))).toMatchObject({ option: 'clients' })
+    expect(thrownBy(() => redlock([a, b, a], { maxTtl: '1m' }))).toMatchObject({ option: 'clients' })
   })
 
-  test('what is not a client of one server is refused, and said which', () => {
+  test('redlock() refuses what is not a client of one server, and names its position', () => {
     const [a, b] = servers.ioredis({ lazyConnect: true }) as [Redis, Redis]
     for (const odd of [null, {}, 'redis://localhost', new Redis.Cluster([], { lazyConnect: true })]) {
-      expect(complaint(() => redlock([a, b, odd as never], { maxTtl: '1m' })).message).toContain('clients[2]')
+      expect(thrownBy(() => redlock([a, b, odd as never], { maxTtl: '1m' })).message).toContain('clients[2]')
     }
   })
 
-  test('bad options are refused by name', () => {
+  test('redlock() refuses bad options by name', () => {
     const clients = servers.ioredis({ lazyConnect: true })
     const bad: [string, Partial<RedlockOptions>][] = [
       ['maxTtl', { maxTtl: 0 }],
@@ -65,11 +65,11 @@ describe('asking for a store', () => {
       ['nodeTimeout', { maxTtl: '1m', nodeTimeout: '2m' }],
     ]
     for (const [option, options] of bad) {
-      expect(complaint(() => redlock(clients, options as RedlockOptions))).toMatchObject({ option })
+      expect(thrownBy(() => redlock(clients, options as RedlockOptions))).toMatchObject({ option })
     }
   })
 
-  test('without options, leases last a minute at most', async () => {
+  test('a store without options grants leases of at most a minute', async () => {
     const store = redlock(servers.ioredis())
     onTestFinished(() => store.close())
     expect(store.maxTtlMs).toBe(60_000)
@@ -78,7 +78,7 @@ describe('asking for a store', () => {
     expect(() => createLocks(store, { ttl: '2m' })).toThrow('ttl')
   })
 
-  test('one server behind two addresses is refused, naming both', async () => {
+  test('a store refuses one server behind two addresses, naming both', async () => {
     const proxy = await startProxy((servers.all[0] as RedisServer).port)
     const ports = [(servers.all[0] as RedisServer).port, (servers.all[1] as RedisServer).port, proxy.port]
     const clients = ports.map((port) => new Redis(port, '127.0.0.1'))
@@ -95,14 +95,14 @@ describe('asking for a store', () => {
     await proxy.stop()
   })
 
-  test('servers that belong to a redlock of another size are refused, and it says so', async () => {
+  test('a store refuses servers that belong to a redlock of another size, and names both sizes', async () => {
     const five = locksOn(servers.store())
     await five.withLock(fresh(), async () => {})
     const three = locksOn(servers.store({}, servers.ioredis().slice(0, 3)))
     await expect(three.tryAcquire(fresh())).rejects.toThrow('belongs to a redlock of 5 nodes, and this one has 3')
   })
 
-  test('what it cannot do safely, it says when asked', () => {
+  test('a store throws UnsupportedError for what it cannot do safely', () => {
     const locks = locksOn(servers.store())
     expect(() => locks.limiter('x', { limit: 1, per: '1s' })).toThrow(UnsupportedError)
     expect(() => locks.readWrite('x')).toThrow(UnsupportedError)
@@ -110,7 +110,7 @@ describe('asking for a store', () => {
   })
 })
 
-/** Clients that go with their test, also when it fails. */
+/** Clients that are closed with their test, also when it fails. */
 function nodeRedis(options: object = {}): RedlockClient[] {
   return servers.all.map((server) => {
     const client = createClient({ url: server.url, ...options })
@@ -139,13 +139,13 @@ describe('clients', () => {
     'node-redis with a keyPrefix': () => nodeRedis({ keyPrefix: 'app:' }),
     'some of each': () => servers.mixed(),
   }
-  test.each(Object.entries(kinds))('%s', async (kind, clients) => {
+  test.each(Object.entries(kinds))('locks work with clients of the kind %s', async (kind, clients) => {
     const [one, other] = [clients(), clients()]
     const [a, b] = [locksOn(servers.store({}, one)), locksOn(servers.store({}, other))]
     const name = fresh()
     const held = await a.acquire(name, { metadata: { job: 1 } })
     const prefix = kind.includes('keyPrefix') ? 'app:' : ''
-    // Whoever it is not connected to yet has no vote in its first lock: which ones have it, nobody can say.
+    // A server to which the client is not connected yet has no vote in its first lock: any three may have it.
     const found = await Promise.all(servers.all.map((server) => server.command('GET', `${prefix}lock:${name}`)))
     expect(found.filter((owner) => owner === held.holder).length).toBeGreaterThanOrEqual(3)
     expect(await b.tryAcquire(name)).toBeNull()
@@ -160,7 +160,7 @@ describe('clients', () => {
     await b.close({ grace: 0 })
   })
 
-  test('the rights that the docs name are enough', async () => {
+  test('the rights that the docs name are enough for every operation', async () => {
     const docs = readFileSync(new URL('../../../docs/stores/redlock.md', import.meta.url), 'utf8')
     const rights =
       /ACL SETUSER locker on >password ([^`]*)```/
@@ -197,7 +197,7 @@ describe('clients', () => {
     ).toMatchObject({ granted: 'unknown' })
   })
 
-  test('a URL that is none says what it should look like, without the password', async () => {
+  test('open() rejects a malformed URL with the expected form, and without the password', async () => {
     for (const url of ['redlock://', 'redlock://a,b:x,c', 'redlock://u:secret@a,,b', 'redlock://a,b,c?ttl=1s']) {
       const error = await open(url).catch((reason: Error) => reason)
       expect(error).toMatchObject({ code: 'INVALID_OPTION' })
@@ -207,8 +207,8 @@ describe('clients', () => {
   })
 })
 
-describe('a semaphore, which is made of slots here', () => {
-  test('forceRelease() cuts off all who hold a permit, and nobody else', async () => {
+describe('a semaphore, which is made of slots on redlock', () => {
+  test('forceRelease() cuts off all holders of a permit, and no others', async () => {
     const locks = locksOn(servers.store())
     const name = fresh()
     const [api, other] = [locks.semaphore(name, 3), locks.semaphore(`${name}#1`, 2)]
@@ -229,8 +229,8 @@ describe('a semaphore, which is made of slots here', () => {
   })
 })
 
-describe('those who want the same at once', () => {
-  test.each([4, 5])('with %i servers split votes end, and everybody gets it in turn', async (size) => {
+describe('processes that want the same lock at once', () => {
+  test.each([4, 5])('split votes on %i servers end, and every process gets the lock in turn', async (size) => {
     const some = size === 5 ? servers : await Servers.start(size)
     const clients = Array.from({ length: 6 }, () => locksOn(some.store()))
     const name = fresh()
@@ -255,7 +255,7 @@ describe('those who want the same at once', () => {
     if (some !== servers) await some.stop()
   })
 
-  test('of several who try a free lock at once, one gets it: a split vote is settled, not lost', async () => {
+  test('one of several processes that try a free lock at once gets it, mostly also after a split vote', async () => {
     const clients = Array.from({ length: 3 }, () => locksOn(servers.store()))
     await Promise.all(clients.map((locks) => locks.withLock(fresh(), async () => {})))
     let winners = 0
@@ -270,7 +270,7 @@ describe('those who want the same at once', () => {
     expect(winners, 'rounds with a winner, of 30').toBeGreaterThan(20)
   })
 
-  test('a guess costs one round where it is right; where it is wrong, everybody sees the token that was found instead', async () => {
+  test('a right guess costs one round; after a wrong one, all listings show the token that was found instead', async () => {
     const store = servers.store()
     const locks = locksOn(store)
     await locks.withLock(fresh(), async () => {})
@@ -281,7 +281,7 @@ describe('those who want the same at once', () => {
         .map((text) => Number(/cmdstat_hget:calls=(\d+)/.exec(String(text))?.[1] ?? 0))
         .reduce((a, b) => a + b)
     }
-    // On a busy machine a question may be under way for longer than the guess is ahead of the clocks.
+    // On a busy machine a request may take longer than the guess is ahead of the clocks.
     await vi.waitFor(async () => {
       const before = await raised()
       await locks.withLock(fresh(), async () => {})
@@ -298,7 +298,7 @@ describe('those who want the same at once', () => {
       ttlMs: 20_000,
       value: '"first"',
     }
-    // One server comes late, and takes the guess for good when nobody else does any more.
+    // One server answers late, and accepts the guess when it is no longer the token.
     const late = servers.all[0] as RedisServer
     await late.freeze()
     const grant = (await store.acquire([claim]))[0] as Grant
@@ -312,7 +312,7 @@ describe('those who want the same at once', () => {
     await store.release([{ key: claim.key, owner: grant.owner }])
   })
 
-  test('whoever waits is woken by the release, long before it would look by itself', async () => {
+  test('a release wakes a waiter long before its next poll', async () => {
     const [a, b] = [locksOn(servers.store()), locksOn(servers.store())]
     const name = fresh()
     let quick = 0
@@ -326,7 +326,7 @@ describe('those who want the same at once', () => {
       if (performance.now() - releasedAt < 400) quick++
       await next.release()
     }
-    // It would look once a second by itself.
+    // Without the wake-up it would poll once a second.
     expect(quick).toBeGreaterThanOrEqual(3)
   })
 })
@@ -339,7 +339,7 @@ describe('node-redlock on the same servers', () => {
     default: new (clients: unknown[], settings: object) => Peer
   }
 
-  test('excludes us, and we exclude it, whether we hold alone or share', async () => {
+  test('node-redlock excludes leasehold, and leasehold excludes it, for exclusive and shared locks', async () => {
     const peer = new Peer(servers.ioredis(), { retryCount: 0 })
     const locks = locksOn(servers.store())
     const name = fresh()

@@ -1,5 +1,5 @@
-// One process among several that take the same locks while servers die. Writes down what it was granted, and when it
-// believed in it, by a clock that all processes of the machine share.
+// One process among several that take the same locks while servers die. Records what it was granted, and until when it
+// trusted it, by a clock that all processes of the machine share.
 //
 //   tsx test/stores/redlock/worker.ts <log> <maxTtlMs> <port,port,…>
 import { appendFileSync } from 'node:fs'
@@ -7,14 +7,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { createLocks, type Locks } from '../../../src/index.js'
 import { redlock } from '../../../src/stores/redlock/index.js'
-import type { HistoryEntry } from './history.js'
+import type { HistoryEntry } from '../../../testbed/lock-history.js'
 
 const [log = '', maxTtl = '', ports = ''] = process.argv.slice(2)
 const NAMES = ['a', 'b', 'c', 'd']
 
 const now = (): number => Number(process.hrtime.bigint()) / 1e6
 
-/** Knows nothing of what was before: as a process that has just started, without the time that takes. */
+/** Starts with an empty memory, as a new process would, without the time that takes. */
 function begin(): { locks: Locks; end: () => Promise<void> } {
   const clients = ports.split(',').map((port) => {
     const client = new Redis(Number(port), '127.0.0.1', { retryStrategy: () => 50 })
@@ -40,7 +40,7 @@ for (;;) {
   }
   const name = NAMES[Math.floor(Math.random() * NAMES.length)] as string
   const shared = Math.random() < 0.25
-  // Some forget about it. It must not be renewed then, or it would be held until its memory is collected.
+  // Some locks are never released. They must not be renewed, or they would be held until the handle is collected.
   const forgets = Math.random() < 0.01
   const startedAt = now()
   try {
@@ -52,7 +52,7 @@ for (;;) {
     })
     const grantedAt = now()
     let until = grantedAt
-    // Some hold for so long that they have to be renewed.
+    // Some are held for so long that they have to be renewed.
     const holdMs = Math.random() < 0.01 ? Number(maxTtl) * 1.2 : Math.random() * 20
     while (now() - grantedAt < holdMs && lock.isHeld) {
       until = now()

@@ -2,10 +2,10 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { StoreUnavailableError } from '../../../src/errors.js'
 import type { Store } from '../../../src/store.js'
-import { realWorld } from '../../../src/kit/world.js'
+import { realWorld } from '../../../src/util/world.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
-import { thisMachine } from '../../../src/stores/sqlite/machine.js'
-import { ask, claim, directory, granted, open, raw, toyMachine } from './place.js'
+import { thisMachine } from '../../../src/stores/sqlite/boot-clock.js'
+import { ask, claim, directory, granted, open, raw, toyMachine } from './fixture.js'
 
 const busy = { granted: false }
 
@@ -21,7 +21,7 @@ test('a lease lasts for its ttl and no longer', async () => {
   await granted(store, claim('lock:a', 'you'))
 })
 
-test('whatever happens to the wall clock, leases stay and tokens grow', async () => {
+test('leases last and tokens grow whatever happens to the wall clock', async () => {
   const machine = toyMachine()
   let date = 1_800_000_000_000
   const world = { ...realWorld, date: () => date }
@@ -47,7 +47,7 @@ test('tokens grow from store to store, also when one sees an earlier wall clock 
   }
 })
 
-test('a store that is closed and opened again still knows who holds what', async () => {
+test('a lease outlives the store that acquired it, for a store that opens the file again', async () => {
   const path = join(directory(), 'locks.db')
   const store = sqlite(path)
   const { token } = await granted(store, claim('lock:a', 'me'))
@@ -57,18 +57,18 @@ test('a store that is closed and opened again still knows who holds what', async
   expect(await again.renew([{ key: 'lock:a', owner: 'me', ttlMs: 60_000 }])).toMatchObject([{ outcome: 'ours' }])
 })
 
-test('what was held before the machine was started anew has expired, and tokens go on', async () => {
+test('a lease from before a reboot has expired, and tokens go on growing', async () => {
   const path = join(directory(), 'locks.db')
   let date = 1_800_000_000_000
   const world = { ...realWorld, date: () => date }
   const limits = [{ algorithm: 'token-bucket', limit: 1, perMs: 1e9, burst: 1 }] as const
   const before = sqlite(path, { machine: toyMachine('boot-1', 5e9), world })
   const { token } = await granted(before, claim('lock:a', 'me'))
-  await ask(before, claim('lock:a', 'waits', { placeMs: 60_000 }))
+  await ask(before, claim('lock:a', 'waits', { queueMs: 60_000 }))
   await before.take?.([{ key: 'limiter:a', cost: 1, limits }])
   await before.close()
 
-  // With a wall clock that has lost an hour on top.
+  // The wall clock has lost an hour, too.
   date -= 3_600_000
   const after = open(path, { machine: toyMachine('boot-2', 1_000), world })
   expect(await after.inspect?.('lock:a')).toEqual({ holders: [], waiters: [] })
@@ -76,7 +76,7 @@ test('what was held before the machine was started anew has expired, and tokens 
   expect(await after.take?.([{ key: 'limiter:a', cost: 1, limits }])).toMatchObject([{ allowed: true }])
 })
 
-test('the boot of this machine is the one that counts', async () => {
+test('a store without options uses the boot of this machine', async () => {
   const path = join(directory(), 'locks.db')
   const store = sqlite(path)
   await granted(store, claim('lock:a', 'me'))
@@ -91,24 +91,27 @@ test('the boot of this machine is the one that counts', async () => {
 
 test.each([
   ['renews', (store: Store) => store.renew([{ key: 'lock:a', owner: 'me', ttlMs: 1_000 }])],
-  ['asks for something free', (store: Store) => store.acquire([claim('lock:c', 'me')])],
-  ['asks for something taken', (store: Store) => store.acquire([claim('lock:b', 'me')])],
+  ['acquires a free key', (store: Store) => store.acquire([claim('lock:c', 'me')])],
+  ['acquires a held key', (store: Store) => store.acquire([claim('lock:b', 'me')])],
   ['releases', (store: Store) => store.release([{ key: 'lock:b', owner: 'you' }])],
-  ['looks', (store: Store) => store.inspect?.('lock:b')],
+  ['inspects', (store: Store) => store.inspect?.('lock:b')],
   ['takes from a limit', (store: Store) => store.take?.([])],
-])('two machines on one file are noticed when the first %s, and it stops trusting the file', async (_, call) => {
-  const path = join(directory(), 'locks.db')
-  const one = open(path, { machine: toyMachine('machine-1') })
-  for (const key of ['lock:a', 'lock:x', 'lock:y']) await granted(one, claim(key, 'me'))
-  const other = open(path, { machine: toyMachine('machine-2') })
-  await granted(other, claim('lock:b', 'you'))
-  await expect(call(one)).rejects.toThrow(StoreUnavailableError)
-  await expect(call(one)).rejects.toThrow(/in use by another machine/)
-  // And takes nothing away from the second.
-  expect(await other.inspect?.('lock:b')).toMatchObject({ holders: [{ owner: 'you' }] })
-})
+])(
+  'a second machine on the file is noticed when the first one %s, and the first one stops using the file',
+  async (_, call) => {
+    const path = join(directory(), 'locks.db')
+    const one = open(path, { machine: toyMachine('machine-1') })
+    for (const key of ['lock:a', 'lock:x', 'lock:y']) await granted(one, claim(key, 'me'))
+    const other = open(path, { machine: toyMachine('machine-2') })
+    await granted(other, claim('lock:b', 'you'))
+    await expect(call(one)).rejects.toThrow(StoreUnavailableError)
+    await expect(call(one)).rejects.toThrow(/in use by another machine/)
+    // The leases of the second machine stay.
+    expect(await other.inspect?.('lock:b')).toMatchObject({ holders: [{ owner: 'you' }] })
+  },
+)
 
-test('where boots have no name, a lease from the future is one from before the boot', async () => {
+test('a lease with a time in the future is from an earlier boot where boots have no name', async () => {
   const path = join(directory(), 'locks.db')
   const before = sqlite(path, { machine: toyMachine('', 5e9) })
   await granted(before, claim('lock:a', 'me'))
@@ -120,7 +123,7 @@ test('where boots have no name, a lease from the future is one from before the b
   expect(await ask(beside, claim('lock:a', 'me'))).toMatchObject({ granted: false, blocker: { owner: 'you' } })
 })
 
-test('a process that cannot tell its boot does not take the leases of others for dead', async () => {
+test('a process that cannot tell its boot does not delete the leases of other processes', async () => {
   const path = join(directory(), 'locks.db')
   const named = open(path, { machine: toyMachine('boot-1', 1_000) })
   await granted(named, claim('lock:a', 'me'))

@@ -14,6 +14,7 @@ conformance({
       close: () => rm(directory, { recursive: true }),
     }
   },
+  lacks: ['watchGrants'],
   cases: [...storeCases(), ...coreCases()],
   describe,
   test: test.concurrent,

@@ -1,11 +1,11 @@
-import { fork } from 'node:child_process'
+import { type ChildProcess, fork } from 'node:child_process'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { program } from '../../../scripts/support/programs.js'
-import { createLocks } from '../../../src/index.js'
-import { directory, open, until } from './place.js'
+import { program } from '../../../testbed/programs.js'
+import { createLocks, type Locks } from '../../../src/index.js'
+import { directory, open, until } from './fixture.js'
 
-test('a process that was frozen does not believe in a permit that was handed to it and has passed on since', async () => {
+test('a process that was frozen does not report a permit as held that was handed to it and has passed on since', async () => {
   const path = join(directory(), 'locks.db')
   const store = open(path)
   const [locks, other] = [createLocks(store), createLocks(open(path))]
@@ -18,13 +18,13 @@ test('a process that was frozen does not believe in a permit that was handed to 
   child.on('message', (message) => said.push(message))
   await until('it waits', async () => (await store.inspect?.('semaphore:s'))?.waiters.length === 1)
 
-  child.kill('SIGSTOP')
+  await freezeOutsideOfWrites(child, locks)
   await second.release()
   expect((await store.inspect?.('semaphore:s'))?.holders, 'handed to the frozen process').toHaveLength(2)
   const third = await other.semaphore('s', 2).acquire({ wait: '1m' })
   said.length = 0
   child.kill('SIGCONT')
-  // Long enough to read what was pushed to it, to ask and to be refused.
+  // Long enough to read the pushed grant, to ask again and to be refused.
   await until('it is awake again', () => said.length >= 25)
   expect(said.every((message) => message === 'awake')).toBe(true)
   expect([first.isHeld, third.isHeld]).toEqual([true, true])
@@ -33,3 +33,13 @@ test('a process that was frozen does not believe in a permit that was handed to 
   await until('it gets what is free', () => said.some((message) => message !== 'awake'))
   expect(said.find((message) => message !== 'awake')).toMatchObject({ isHeld: true })
 })
+
+/** A process that is frozen inside of a write keeps the file locked for everybody: such a moment is no use here. */
+async function freezeOutsideOfWrites(child: ChildProcess, locks: Locks): Promise<void> {
+  for (;;) {
+    child.kill('SIGSTOP')
+    const probe = await locks.acquire('probe', { wait: '500ms' }).catch(() => undefined)
+    if (probe) return void (await probe.release())
+    child.kill('SIGCONT')
+  }
+}

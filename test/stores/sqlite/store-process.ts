@@ -1,13 +1,13 @@
 /**
  * A real process with a store of its own on the given file, driven from the test: every method of the store can be
- * called from afar, and what its watches hear comes back.
+ * called, and the events of its watches are sent back.
  */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
-import { program } from '../../../scripts/support/programs.js'
-import type { Lease, StoreEvent } from '../../../src/store.js'
+import { program } from '../../../testbed/programs.js'
+import type { LeaseId, StoreEvent } from '../../../src/store.js'
 
-export interface Heard {
+export interface ReceivedEvent {
   key: string
   event: StoreEvent
   /** On the monotonic clock of the machine, as `monotonicMs` reads it. */
@@ -15,7 +15,7 @@ export interface Heard {
 }
 
 export interface Revoked {
-  lease: Lease
+  lease: LeaseId
   at: number
 }
 
@@ -25,27 +25,30 @@ export function monotonicMs(): number {
 }
 
 export class StoreProcess {
-  readonly heard: Heard[] = []
+  readonly received: ReceivedEvent[] = []
   readonly revoked: Revoked[] = []
   readonly #child: ChildProcess
   readonly #calls = new Map<number, { resolve: (value: never) => void; reject: (error: Error) => void }>()
   #lastCall = 0
-  #onHeard: (() => void)[] = []
+  #onReceived: (() => void)[] = []
 
   private constructor(child: ChildProcess) {
     this.#child = child
-    child.on('message', (message: { id: number; result?: never; error?: string; heard?: Heard; revoked?: Revoked }) => {
-      if (message.revoked) return void this.revoked.push(message.revoked)
-      if (message.heard) {
-        this.heard.push(message.heard)
-        for (const wake of this.#onHeard.splice(0)) wake()
-        return
-      }
-      const call = this.#calls.get(message.id)
-      this.#calls.delete(message.id)
-      if (message.error !== undefined) call?.reject(new Error(message.error))
-      else call?.resolve(message.result as never)
-    })
+    child.on(
+      'message',
+      (message: { id: number; result?: never; error?: string; received?: ReceivedEvent; revoked?: Revoked }) => {
+        if (message.revoked) return void this.revoked.push(message.revoked)
+        if (message.received) {
+          this.received.push(message.received)
+          for (const wake of this.#onReceived.splice(0)) wake()
+          return
+        }
+        const call = this.#calls.get(message.id)
+        this.#calls.delete(message.id)
+        if (message.error !== undefined) call?.reject(new Error(message.error))
+        else call?.resolve(message.result as never)
+      },
+    )
     child.on('exit', () => {
       for (const call of this.#calls.values()) call.reject(new Error('the process has ended'))
       this.#calls.clear()
@@ -70,17 +73,19 @@ export class StoreProcess {
     return new Promise((resolve, reject) => this.#calls.set(id, { resolve: resolve as never, reject }))
   }
 
-  async hears(wanted: (heard: Heard) => boolean, withinMs = 10_000): Promise<Heard> {
+  async receives(wanted: (received: ReceivedEvent) => boolean, withinMs = 10_000): Promise<ReceivedEvent> {
     const deadline = performance.now() + withinMs
     for (;;) {
-      const found = this.heard.find(wanted)
+      const found = this.received.find(wanted)
       if (found) return found
       const left = deadline - performance.now()
       if (left <= 0)
-        throw new Error(`not heard within ${withinMs} ms; heard ${JSON.stringify(this.heard.map((h) => h.event.type))}`)
+        throw new Error(
+          `not received within ${withinMs} ms; received ${JSON.stringify(this.received.map((h) => h.event.type))}`,
+        )
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, left)
-        this.#onHeard.push(() => {
+        this.#onReceived.push(() => {
           clearTimeout(timer)
           resolve()
         })

@@ -3,31 +3,31 @@ import { appendFileSync, closeSync, openSync, readFileSync, unlinkSync, writeFil
 import { loadDriver } from '../../../src/stores/sqlite/driver.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 import { ALL, type Answer, type StoreEvent } from '../../../src/store.js'
-import type { Heard, Revoked } from './store-process.js'
+import type { ReceivedEvent, Revoked } from './store-process.js'
 
 const path = process.argv[2] as string
 const store = sqlite(path)
-const tell = (message: unknown): void => void process.send?.(message as never)
+const send = (message: unknown): void => void process.send?.(message as never)
 const monotonicMs = (): number => Number(process.hrtime.bigint()) / 1e6
 
 const extras: Record<string, (...args: never[]) => unknown> = {
-  async listen(key: string) {
+  async subscribe(key: string) {
     const watch = store.watch?.(key, (event: StoreEvent) => {
-      const heard: Heard = { key, event, at: monotonicMs() }
-      tell({ heard })
+      const received: ReceivedEvent = { key, event, at: monotonicMs() }
+      send({ received })
     })
     return await watch?.ready
   },
 
-  async listenToRevocations() {
+  async subscribeToRevocations() {
     const watch = store.watchRevoked?.((lease) => {
       const revoked: Revoked = { lease, at: monotonicMs() }
-      tell({ revoked })
+      send({ revoked })
     })
     return await watch?.ready
   },
 
-  /** Takes the lock again and again; in it adds one to a number in a file, with a second, independent proof of being alone. */
+  /** Acquires the lock again and again and increments a number in a file under it. The file `.inside` proves exclusion once more. */
   async count(file: string, times: number) {
     const key = 'lock:counter'
     for (let i = 0; i < times; ) {
@@ -66,12 +66,12 @@ const extras: Record<string, (...args: never[]) => unknown> = {
 async function answer({ id, method, args }: { id: number; method: string; args: never[] }): Promise<void> {
   try {
     const run = extras[method] ?? (store[method as 'acquire'] as (...args: never[]) => unknown).bind(store)
-    tell({ id, result: await run(...args) })
+    send({ id, result: await run(...args) })
   } catch (error) {
-    tell({ id, error: `${(error as Error).name}: ${(error as Error).message}` })
+    send({ id, error: `${(error as Error).name}: ${(error as Error).message}` })
   }
 }
 
 process.on('message', (question) => void answer(question as never))
 process.on('disconnect', () => process.exit())
-tell('ready')
+send('ready')

@@ -3,8 +3,8 @@ import { createLocks } from '../../../src/index.js'
 import { sqlite } from '../../../src/stores/sqlite/index.js'
 
 const locks = createLocks(sqlite(process.argv[2] as string))
-const tell = (message: unknown): void => void process.send?.(message as never)
+const send = (message: unknown): void => void process.send?.(message as never)
 process.on('disconnect', () => process.exit())
-setInterval(() => tell('awake'), 20)
+setInterval(() => send('awake'), 20)
 const lock = await locks.semaphore('s', 2).acquire({ wait: '1m', ttl: '30s' })
-tell({ token: String(lock.fencingToken), isHeld: lock.isHeld })
+send({ token: String(lock.fencingToken), isHeld: lock.isHeld })

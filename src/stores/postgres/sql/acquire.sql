@@ -2,10 +2,10 @@
 
 -- leasehold_decide(one claim) → [1, token, ttlMs] granted
 --                             | [0, ahead, owner, ttlMs, token, value, newest, whether others were let in] refused
--- The rule: drop what expired; if nobody earlier still waits, and what is held plus weight fits the capacity, grant;
+-- The rule: drop what expired; if no live queue entry is ahead, and what is held plus weight fits the capacity, grant;
 -- otherwise refuse, and keep a queue entry if asked to.
--- A lease that ran out notifies nobody, so whoever asks first also lets in everybody else who fits now: otherwise ten readers
--- behind a dead writer would come in one by one, each when it happens to ask.
+-- A lease that expires sends no notification, so the first claim after it also grants to every waiter that fits now: otherwise
+-- ten readers behind a dead writer would be granted one by one, each when it happens to ask.
 create or replace function {schema}.leasehold_decide(
   p_key text, p_owner text, p_weight integer, p_capacity integer, p_ttl_ms double precision, p_value text,
   p_queue_ms double precision, p_announce boolean, p_steal boolean, p_subscriber text
@@ -21,7 +21,7 @@ declare
   s record;
   b record;
 begin
-  -- The usual case in one statement: the name was used before, and nobody has it or waits for it.
+  -- Fast path, in one statement: the key was used before, and has neither a holder nor a queue.
   if p_weight <= p_capacity and not p_announce then
     update {schema}.leasehold_leases
     set owner = p_owner, weight = p_weight, capacity = p_capacity, token = {schema}.leasehold_token(token, v_now), since = v_now,
@@ -45,14 +45,14 @@ begin
       count(*) filter (where owner is not null and expires_at <= v_now) as expired
     into s from {schema}.leasehold_leases where key = p_key;
     if s.expired > 0 then
-      perform {schema}.leasehold_clear(p_key, v_now);
+      perform {schema}.leasehold_drop_expired(p_key, v_now);
       continue;
     end if;
-    v_head := {schema}.leasehold_head(p_key, v_now);
+    v_head := {schema}.leasehold_prune_queue(p_key, v_now);
     v_first := v_head.owner is null or v_head.owner = p_owner;
-    -- Those who came earlier. Not before a steal, which would take it away again at once.
+    -- Earlier waiters come first. Not before a steal, which would take the lease away from them again at once.
     exit when v_served or v_first or p_steal or s.my_token is not null or s.held >= 2147483647;
-    v_served := {schema}.leasehold_serve(p_key, v_now, p_owner);
+    v_served := {schema}.leasehold_hand_off(p_key, v_now, p_owner);
     exit when not v_served;
   end loop;
 
@@ -72,7 +72,7 @@ begin
   end if;
   if p_steal or (v_first and s.held + p_weight <= p_capacity) then
     v_token := {schema}.leasehold_token(s.token, v_now);
-    perform {schema}.leasehold_put(
+    perform {schema}.leasehold_write_lease(
       p_key, s.free_slot, s.new_slot, p_owner, p_weight, p_capacity, v_token, v_now, p_ttl_ms, p_announce, p_value, p_subscriber);
     if p_announce then
       perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
@@ -80,14 +80,14 @@ begin
     if v_head.owner is not null then
       delete from {schema}.leasehold_queue where key = p_key and owner = p_owner;
       if p_weight < p_capacity then
-        v_served := {schema}.leasehold_serve(p_key, v_now, null);
+        v_served := {schema}.leasehold_hand_off(p_key, v_now, null);
       end if;
     end if;
     return json_build_array(1, v_token::text, p_ttl_ms);
   end if;
 
   if p_queue_ms is not null then
-    -- Whoever is in the queue already keeps its place, unless its entry has expired.
+    -- A waiter that has an entry keeps its position, unless the entry has expired.
     insert into {schema}.leasehold_queue as q
       (key, owner, arrival, weight, capacity, ttl_ms, queue_ms, since, expires_at, announce, value, subscriber)
     select p_key, p_owner, coalesce(
@@ -106,7 +106,7 @@ begin
       where key = p_key and (v_arrival is null or arrival < v_arrival) and expires_at > v_now limit 100
     ) those;
   end if;
-  -- The one whose lease ends first tells how long to wait.
+  -- The lease that ends first bounds how long the waiter has to wait.
   select owner, expires_at, token, value into b from {schema}.leasehold_leases
   where key = p_key and owner is not null order by expires_at limit 1;
   return json_build_array(
@@ -140,27 +140,38 @@ end $leasehold$;
 
 -- leasehold_acquire(claims, subscriber) → an answer of leasehold_decide each, in order; [2] where the key could not be locked
 create or replace function {schema}.leasehold_acquire(p_claims json, p_subscriber text) returns json language plpgsql
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $leasehold$
 declare
-  v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
-  v_answers json[] := '{}';
+  v_blocked integer[] := {schema}.leasehold_lock_items(p_claims);
+  v_answers json[] := array_fill(null::json, array[json_array_length(p_claims)]);
   v_answer json;
   v_granted boolean := false;
   v_setting text;
+  f record;
   c record;
 begin
+  if v_blocked = '{}' then
+    for f in select * from {schema}.leasehold_acquire_fast(p_claims, p_subscriber) loop
+      v_answers[f.n] := f.answer;
+      v_granted := v_granted or f.granted;
+    end loop;
+  end if;
   for c in
-    select * from json_to_recordset(p_claims) as (
+    select * from rows from (json_to_recordset(p_claims) as (
       key text, owner text, weight integer, capacity integer, ttl double precision, value text, queue double precision,
       announce boolean, steal boolean)
+    ) with ordinality as x (key, owner, weight, capacity, ttl, value, queue, announce, steal, n)
+    where v_answers[n] is null
+    order by n
   loop
     if hashtext(c.key) = any (v_blocked) then
-      v_answers := v_answers || json_build_array(2);
+      v_answers[c.n] := json_build_array(2);
     else
       v_answer := {schema}.leasehold_decide(
         c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, c.queue, coalesce(c.announce, false), coalesce(c.steal, false),
         p_subscriber);
-      v_answers := v_answers || v_answer;
+      v_answers[c.n] := v_answer;
       v_granted := v_granted or v_answer ->> 0 = '1' or v_answer ->> 7 = 'true';
     end if;
   end loop;
@@ -173,12 +184,72 @@ begin
   return array_to_json(v_answers);
 end $leasehold$;
 
--- leasehold_acquire_all(claims, subscriber) → the same, but all are granted or none; nobody is put in the queue
+-- leasehold_acquire_fast(claims, subscriber) → the answers to the claims that it has decided
+-- The fast path of leasehold_acquire, all keys at once: leasehold_decide for a key that was used before and has neither a holder
+-- nor a queue, and for a queue entry behind an exclusive holder, which blocks every other decision about the key. Every other
+-- claim, and a key that occurs twice, is left to the loop.
+create or replace function {schema}.leasehold_acquire_fast(p_claims json, p_subscriber text)
+returns table (n bigint, granted boolean, answer json) language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
+#variable_conflict use_column
+declare
+  v_now timestamptz := clock_timestamp();
+  v_micros bigint := date_part('epoch', v_now) * 1000000;
+begin
+  return query
+  with item as materialized (
+    select i.*, count(*) over (partition by i.key) as times
+    from rows from (json_to_recordset(p_claims) as (
+      key text, owner text, weight integer, capacity integer, ttl double precision, value text, queue double precision,
+      announce boolean, steal boolean)
+    ) with ordinality as i (key, owner, weight, capacity, ttl, value, queue, announce, steal, n)
+    order by i.key collate "C"
+  ),
+  taken as (
+    update {schema}.leasehold_leases l
+    set owner = i.owner, weight = i.weight, capacity = i.capacity, token = greatest(l.token + 32, v_micros), since = v_now,
+        expires_at = v_now + i.ttl * interval '1 millisecond', announce = false, value = i.value, subscriber = p_subscriber
+    from item i
+    where l.key = i.key and l.slot = 0 and l.owner is null and i.times = 1 and i.weight <= i.capacity and i.announce is not true
+      and not exists (select from {schema}.leasehold_leases other where other.key = i.key and other.slot > 0)
+      and not exists (select from {schema}.leasehold_queue q where q.key = i.key)
+    returning i.n, l.token, i.ttl
+  ),
+  behind as materialized (
+    select i.*, l.owner as holder, l.token, l.value as held_value, l.expires_at
+    from item i join {schema}.leasehold_leases l on l.key = i.key
+    where i.times = 1 and i.queue is not null and i.steal is not true
+      and l.weight = 2147483647 and l.owner is not null and l.owner <> i.owner and l.expires_at > v_now
+      and not exists (select from {schema}.leasehold_queue e where e.key = i.key and e.owner = i.owner and e.expires_at <= v_now)
+  ),
+  queued as (
+    -- A waiter that has an entry keeps its position, unless the entry has expired.
+    insert into {schema}.leasehold_queue as q
+      (key, owner, arrival, weight, capacity, ttl_ms, queue_ms, since, expires_at, announce, value, subscriber)
+    select b.key, b.owner, coalesce(
+        (select p.arrival from {schema}.leasehold_queue p where p.key = b.key order by p.arrival desc limit 1), 0) + 1,
+      b.weight, b.capacity, b.ttl, b.queue, v_now, v_now + b.queue * interval '1 millisecond', coalesce(b.announce, false),
+      b.value, p_subscriber
+    from behind b
+    on conflict (key, owner) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
+      arrival = case when q.expires_at > v_now then q.arrival else excluded.arrival end
+    returning key, (
+      select count(*) from (
+        select from {schema}.leasehold_queue w where w.key = q.key and w.arrival < q.arrival and w.expires_at > v_now limit 100
+      ) those) as ahead
+  )
+  select t.n, true, json_build_array(1, t.token::text, t.ttl) from taken t
+  union all
+  select b.n, false, json_build_array(0, q.ahead, b.holder, greatest(date_part('epoch', b.expires_at - v_now) * 1000, 0), b.token::text,
+    b.held_value, b.token::text, false)
+  from behind b join queued q on q.key = b.key;
+end $leasehold$;
+
+-- leasehold_acquire_all(claims, subscriber) → the same, but all are granted or none, and no queue entry is kept
 -- Asks one after the other and takes everything back if one was refused, so claims of the same key count together.
 create or replace function {schema}.leasehold_acquire_all(p_claims json, p_subscriber text) returns json language plpgsql
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
-  v_blocked integer[] := {schema}.leasehold_lock_all(p_claims);
+  v_blocked integer[] := {schema}.leasehold_lock_items(p_claims);
   v_answers json[] := '{}';
   v_refusals json[] := '{}';
   v_answer json;
@@ -191,9 +262,9 @@ begin
   if random() < 0.025 * json_array_length(p_claims) then
     perform {schema}.leasehold_sweep();
   end if;
-  -- Before all that may be taken back: whoever is let in now stays in.
+  -- Waiters are granted before the part that may be rolled back: their grants stay.
   for c in select distinct key from json_to_recordset(p_claims) as (key text, steal boolean) where steal is not true loop
-    perform {schema}.leasehold_serve(c.key, clock_timestamp(), null);
+    perform {schema}.leasehold_hand_off(c.key, clock_timestamp(), null);
   end loop;
   begin
     for c in

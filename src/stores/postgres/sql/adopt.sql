@@ -11,7 +11,7 @@ begin
     where nspname = {schemaText} and proname in ('acquire_lock', 'release_lock')
       and obj_description(p.oid, 'pg_proc') is distinct from 'leasehold'
   loop
-    -- Any other arguments, and it is another function, of which we know nothing.
+    -- A function with other arguments is another one, of which nothing is known.
     if coalesce(v_function.arguments, '') !~ (case v_function.proname
       when 'acquire_lock' then '^(character varying|text) (character varying|text) integer jsonb?$'
       else '^(character varying|text) (character varying|text)$' end) then
@@ -29,7 +29,7 @@ begin
   execute format('lock table %s in access exclusive mode', v_table);
   execute $copy$
     insert into {schema}.leasehold_leases
-      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, look_at)
+      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, sweep_at)
     select 'lock:' || lock_name, 0, holder_id, 2147483647, 2147483647,
            (date_part('epoch', clock_timestamp()) * 1000000)::bigint, acquired_at, expires_at, false, metadata::text,
            clock_timestamp() + interval '1 minute'

@@ -18,7 +18,7 @@ begin
     end if;
   end loop;
   for v_function in
-    select p.oid::regprocedure as signature, p.xmin = pg_current_xact_id()::xid and proname = any ({functionNames}) as made
+    select p.oid::regprocedure as signature, proname, p.xmin = pg_current_xact_id()::xid and proname = any ({functionNames}) as made
     from pg_proc p join pg_namespace n on n.oid = pronamespace
     where nspname = {schemaText} and (proname = any ({functionNames}) or obj_description(p.oid, 'pg_proc') = 'leasehold')
   loop
@@ -26,7 +26,9 @@ begin
       execute format('drop function %s', v_function.signature);
     else
       execute format('comment on function %s is %L', v_function.signature, 'leasehold');
-      if v_definer then
+      -- Only what callers need. The others run with their owner's rights when these call them; called by themselves they would let
+      -- a role write leases past the rule, or send a forged grant.
+      if v_definer and v_function.proname = any ({entryNames}) then
         execute format('alter function %s security definer', v_function.signature);
       end if;
     end if;

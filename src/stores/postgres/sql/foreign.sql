@@ -1,4 +1,5 @@
--- foreign.sql   What has our names but not our mark (a comment) must not be replaced, read or written by accident.
+-- foreign.sql   An object with one of leasehold's names but without its mark (a comment) is the user's: it must not be replaced,
+-- read or written by accident.
 do $leasehold$
 declare
   v_found text;

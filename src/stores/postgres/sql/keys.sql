@@ -1,13 +1,14 @@
--- keys.sql   Who may decide about a key, what its next token is, and when it is forgotten.
+-- keys.sql   The lock that serialises decisions about a key, its next token, and the removal of idle keys.
 
 -- leasehold_lock(keys) → hashes of keys that could not be locked in time
--- Whoever decides about a key holds its lock until the end of the transaction, and reads only afterwards: each
+-- A transaction that decides about a key holds its lock until it ends, and reads only afterwards: each
 -- statement of a READ COMMITTED transaction sees what was committed before it, so what was read is still true when it
 -- is acted on. At REPEATABLE READ the snapshot would be older than the lock, and two would be let in.
 -- Locked in the order of the hashes: two batches with the same keys cannot wait for each other.
 create or replace function {schema}.leasehold_lock(p_keys text[]) returns integer[] language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 declare
+  v_hashes integer[];
   v_hash integer;
   v_blocked integer[] := '{}';
 begin
@@ -24,26 +25,29 @@ begin
   if cardinality(p_keys) = 1 and pg_try_advisory_xact_lock({lockClass}, hashtext(p_keys[1])) then
     return v_blocked;
   end if;
-  for v_hash in select distinct hashtext(k) from unnest(p_keys) k order by 1 loop
-    if not pg_try_advisory_xact_lock({lockClass}, v_hash) then
-      if v_blocked <> '{}' then
-        -- One wait that failed has used up the time of the whole batch.
+  v_hashes := array(select distinct hashtext(k) from unnest(p_keys) k order by 1);
+  loop
+    -- All that are free, up to the first that is not, in one statement: the array is in order, and LIMIT stops at the first row.
+    select h into v_hash from unnest(v_hashes) h
+    where case when v_hash is null or h > v_hash then not pg_try_advisory_xact_lock({lockClass}, h) else false end limit 1;
+    exit when not found;
+    if v_blocked <> '{}' then
+      -- One wait that failed has used up the time of the whole batch.
+      v_blocked := v_blocked || v_hash;
+    else
+      begin
+        perform pg_advisory_xact_lock({lockClass}, v_hash);
+      exception when lock_not_available or deadlock_detected then
+        -- Another transaction decides about this key and does not end. The other keys of the batch are decided all the same.
         v_blocked := v_blocked || v_hash;
-      else
-        begin
-          perform pg_advisory_xact_lock({lockClass}, v_hash);
-        exception when lock_not_available or deadlock_detected then
-          -- Somebody decides about this key in a transaction that does not end. The other keys need not suffer.
-          v_blocked := v_blocked || v_hash;
-        end;
-      end if;
+      end;
     end if;
   end loop;
   return v_blocked;
 end $leasehold$;
 
--- leasehold_lock_all([{key}, …]) → the same, for the items of a call
-create or replace function {schema}.leasehold_lock_all(p_items json) returns integer[] language plpgsql
+-- leasehold_lock_items([{key}, …]) → the same, for the items of a call
+create or replace function {schema}.leasehold_lock_items(p_items json) returns integer[] language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 begin
   -- The usual case without a query: one item.
@@ -53,14 +57,17 @@ begin
   return {schema}.leasehold_lock(array(select x ->> 'key' from json_array_elements(p_items) x));
 end $leasehold$;
 
--- leasehold_token(last, now) → the next token: grows also over lost data and clocks that go back
+-- leasehold_token(last, now) → the next token: grows also over lost data and clocks that go back. Every grant has 32 tokens, its own
+-- and those behind it, for locks that are passed on inside a process: the next one begins behind them. One grant of a key takes
+-- longer than 32 microseconds, so that tokens do not overtake the clock.
 create or replace function {schema}.leasehold_token(p_last bigint, p_now timestamptz) returns bigint language plpgsql immutable
 set search_path = pg_catalog, pg_temp as $leasehold$
 begin
-  return greatest(p_last + 1, (date_part('epoch', p_now) * 1000000)::bigint);
+  return greatest(p_last + 32, (date_part('epoch', p_now) * 1000000)::bigint);
 end $leasehold$;
 
--- leasehold_trim(key)   Eight slots of a key are kept for reuse. Those of a larger crowd are given back.
+-- leasehold_trim(key)   Keeps eight free slots of a key for reuse and deletes the others: a key that once had many holders must
+-- not be read with all of their rows for ever.
 create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 declare
@@ -73,9 +80,9 @@ begin
   update {schema}.leasehold_leases set token = v_token where key = p_key and slot = 0 and token < v_token;
 end $leasehold$;
 
--- leasehold_sweep(most)   Forgets keys that nobody holds or waits for, oldest first, as part of normal work. Never waits:
--- a key that is being decided about is not idle. What it forgets stays locked until the transaction ends, so those who
--- may leave theirs open (SQL callers) sweep little at a time.
+-- leasehold_sweep(most)   Deletes keys without holder and queue, oldest first, as part of normal work. Never waits: a key that is
+-- being decided about is not idle. Deleted keys stay locked until the transaction ends, so callers that may leave theirs open
+-- (SQL callers) sweep few at a time.
 create or replace function {schema}.leasehold_sweep(p_most integer default 100) returns void language plpgsql
 set search_path = pg_catalog, pg_temp set enable_seqscan = off as $leasehold$
 declare
@@ -92,7 +99,7 @@ begin
   end if;
   for v_key in
     select distinct key from (
-      select key from {schema}.leasehold_leases where look_at <= v_now order by look_at limit p_most
+      select key from {schema}.leasehold_leases where sweep_at <= v_now order by sweep_at limit p_most
     ) due
   loop
     continue when not pg_try_advisory_xact_lock({lockClass}, hashtext(v_key));
@@ -100,7 +107,7 @@ begin
       (select max(expires_at) from {schema}.leasehold_leases where key = v_key and owner is not null),
       (select max(expires_at) from {schema}.leasehold_queue where key = v_key)) into v_until;
     if v_until > v_now then
-      update {schema}.leasehold_leases set look_at = v_until + interval '1 minute' where key = v_key and look_at <= v_now;
+      update {schema}.leasehold_leases set sweep_at = v_until + interval '1 minute' where key = v_key and sweep_at <= v_now;
     else
       -- Free first: the trigger on deletion is for holders that are cut off.
       update {schema}.leasehold_leases set owner = null where key = v_key and owner is not null;

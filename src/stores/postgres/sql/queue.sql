@@ -1,25 +1,24 @@
--- queue.sql   What decisions share. Everything here expects the key to be locked (leasehold_lock), except for the channels.
+-- queue.sql   Notifications, and what all decisions share. The functions below leasehold_probe expect the key to be locked
+-- (leasehold_lock).
 
 -- leasehold_channel(subscriber) → the name of the channel on which this store listens
--- Anybody who may connect may NOTIFY on any channel whose name it knows, so a name that can be read off the leases would let
--- everybody who may look at them forge a grant. It is made of the subscriber's name and a secret that those who only look
--- cannot read.
+-- Every role that may connect may NOTIFY on any channel whose name it knows, so a name that can be read off the leases would let
+-- every role that may read them forge a grant. The name is derived from the subscriber's and a secret that such roles cannot read.
 create or replace function {schema}.leasehold_channel(p_subscriber text) returns text language sql stable
 set search_path = pg_catalog, pg_temp as $leasehold$
   select 'leasehold_' || left(encode(sha256(convert_to(secret || p_subscriber, 'UTF8')), 'hex'), 48)
   from {schema}.leasehold_secret where id = 1
 $leasehold$;
 
--- leasehold_notify(subscriber, message, defer)   Called only if somebody listens: NOTIFY takes a lock at commit that is one
--- for the whole server, and keeps it while the commit waits for the disk. So our own releases defer it: the message is kept
+-- leasehold_notify(subscriber, message, defer)   Called only if a store listens: NOTIFY takes a lock at commit that is one
+-- for the whole server, and keeps it while the commit waits for the disk. So a store's releases defer it: the message is kept
 -- in a setting of the session, and sent by leasehold_flush in a transaction of its own, which does not wait for the disk.
 create or replace function {schema}.leasehold_notify(p_subscriber text, p_message json, p_defer boolean default false)
 returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_channel text := {channelText};
-  v_setting text;
 begin
-  -- NOTIFY carries less than 8000 bytes. Whoever is not told comes by itself a little later.
+  -- NOTIFY carries less than 8000 bytes. A waiter that is not notified finds out by its next heartbeat.
   if octet_length(p_message::text) >= 7900 then
     return;
   end if;
@@ -28,22 +27,30 @@ begin
     select 'leasehold_' || left(encode(sha256(convert_to(secret || p_subscriber, 'UTF8')), 'hex'), 48) into v_channel
     from {schema}.leasehold_secret where id = 1;
   end if;
+  perform {schema}.leasehold_send(v_channel || ' ' || p_message::text || chr(10), p_defer);
+end $leasehold$;
+
+-- leasehold_send(messages, defer)   One row of text each: a channel and a message. JSON has no newline outside of strings, and none
+-- unescaped inside.
+create or replace function {schema}.leasehold_send(p_messages text, p_defer boolean) returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $leasehold$
+declare
+  v_setting text;
+begin
   if p_defer then
     v_setting := set_config('leasehold.deferred_at', date_part('epoch', clock_timestamp())::text, false);
-    v_setting := set_config('leasehold.deferred', coalesce(current_setting('leasehold.deferred', true), '')
-      || v_channel || ' ' || p_message::text || chr(10), false);
+    v_setting := set_config('leasehold.deferred', coalesce(current_setting('leasehold.deferred', true), '') || p_messages, false);
   else
-    perform pg_notify(v_channel, p_message::text);
+    perform pg_notify(split_part(l, ' ', 1), substr(l, strpos(l, ' ') + 1)) from string_to_table(p_messages, chr(10)) l where l <> '';
   end if;
 end $leasehold$;
 
--- leasehold_flush()   Sends what a release before it on the same connection deferred. Behind a pooler it may be another's, and
--- late: what is older than a moment is dropped, and the waiter finds out by its heartbeat.
+-- leasehold_flush()   Sends what a release before it on the same connection deferred. Behind a pooler these may be the messages of
+-- another store, and late: those older than a second are dropped, and the waiter finds out by its heartbeat.
 create or replace function {schema}.leasehold_flush() returns void language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_deferred text := current_setting('leasehold.deferred', true);
-  v_line text;
   v_setting text;
 begin
   if v_deferred is null or v_deferred = '' then
@@ -54,26 +61,22 @@ begin
   if current_setting('leasehold.deferred_at', true)::double precision < date_part('epoch', clock_timestamp()) - 1 then
     return;
   end if;
-  -- JSON has no newline outside of strings, and none unescaped inside.
-  foreach v_line in array string_to_array(v_deferred, chr(10)) loop
-    continue when v_line = '';
-    perform pg_notify(split_part(v_line, ' ', 1), substr(v_line, strpos(v_line, ' ') + 1));
-  end loop;
+  perform pg_notify(split_part(l, ' ', 1), substr(l, strpos(l, ' ') + 1)) from string_to_table(v_deferred, chr(10)) l where l <> '';
 end $leasehold$;
 
--- leasehold_hello(subscriber, n)   What a store says to itself, to see whether it hears anything.
-create or replace function {schema}.leasehold_hello(p_subscriber text, p_n integer) returns integer language plpgsql
+-- leasehold_probe(subscriber, n)   A store sends itself a message, to see whether notifications arrive on its listening connection.
+create or replace function {schema}.leasehold_probe(p_subscriber text, p_n integer) returns integer language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_setting text := set_config('synchronous_commit', 'off', true);
 begin
-  perform pg_notify({schema}.leasehold_channel(p_subscriber), 'hello ' || p_n);
+  perform pg_notify({schema}.leasehold_channel(p_subscriber), 'probe ' || p_n);
   return p_n;
 end $leasehold$;
 
--- leasehold_clear(key, now)   Drops leases that expired. Renewals take no lock on the key, only on their row, so this is
--- where the two meet: after it, whatever still has an owner is held.
-create or replace function {schema}.leasehold_clear(p_key text, p_now timestamptz) returns void language plpgsql
+-- leasehold_drop_expired(key, now)   Ends leases that expired. Renewals take no lock on the key, only on their row, so the row
+-- decides which of the two comes first: afterwards every lease that has an owner is held.
+create or replace function {schema}.leasehold_drop_expired(p_key text, p_now timestamptz) returns void language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_announced boolean;
@@ -93,8 +96,8 @@ begin
   end if;
 end $leasehold$;
 
--- leasehold_head(key, now) → the first queue entry that is alive; those before it are dropped
-create or replace function {schema}.leasehold_head(p_key text, p_now timestamptz) returns {schema}.leasehold_queue
+-- leasehold_prune_queue(key, now) → the first live queue entry; expired ones before it are deleted
+create or replace function {schema}.leasehold_prune_queue(p_key text, p_now timestamptz) returns {schema}.leasehold_queue
 language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_head {schema}.leasehold_queue;
@@ -108,8 +111,8 @@ begin
   end loop;
 end $leasehold$;
 
--- leasehold_put(…)   A lease, into a free slot if there is one, else into a new one.
-create or replace function {schema}.leasehold_put(
+-- leasehold_write_lease(…)   Writes a lease into a free slot if there is one, else into a new one.
+create or replace function {schema}.leasehold_write_lease(
   p_key text, p_slot integer, p_new_slot integer, p_owner text, p_weight integer, p_capacity integer, p_token bigint,
   p_since timestamptz, p_ttl_ms double precision, p_announce boolean, p_value text, p_subscriber text
 ) returns void language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
@@ -118,7 +121,7 @@ declare
 begin
   if p_slot is null then
     insert into {schema}.leasehold_leases
-      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, look_at, subscriber)
+      (key, slot, owner, weight, capacity, token, since, expires_at, announce, value, sweep_at, subscriber)
     values
       (p_key, p_new_slot, p_owner, p_weight, p_capacity, p_token, p_since, v_expires, p_announce, p_value,
        p_since + interval '1 minute', p_subscriber);
@@ -130,15 +133,15 @@ begin
   end if;
 end $leasehold$;
 
--- leasehold_serve(key, now, before, defer) → whether anybody got it
--- Hands the lease to the head of the queue while there is room: no second request, no race with newcomers. For as long
--- as an entry lasts: a waiter that died must not block the others for a whole ttl. Stops before `before`, who is asking
--- right now and gets more than a hand-off; and after a thousand, of whom the next lets in the others.
-create or replace function {schema}.leasehold_serve(
+-- leasehold_hand_off(key, now, before, defer) → whether a waiter was granted the lease
+-- Grants to the head of the queue while there is room: no second request, no race with newcomers. For as long as an entry
+-- lasts: a waiter that died must not block the others for a whole ttl. Stops before the owner `before`, whose claim is being
+-- decided and gets its whole ttl; and after a thousand, so that one transaction stays short: the next decision goes on.
+create or replace function {schema}.leasehold_hand_off(
   p_key text, p_now timestamptz, p_before text, p_defer boolean default false
 ) returns boolean language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
 declare
-  v_head {schema}.leasehold_queue := {schema}.leasehold_head(p_key, p_now);
+  v_head {schema}.leasehold_queue := {schema}.leasehold_prune_queue(p_key, p_now);
   v_ttl_ms double precision;
   v_served integer := 0;
   s record;
@@ -152,7 +155,7 @@ begin
            count(*) filter (where owner is not null and expires_at <= p_now) as expired
     into s from {schema}.leasehold_leases where key = p_key;
     exit when s.expired = 0;
-    perform {schema}.leasehold_clear(p_key, p_now);
+    perform {schema}.leasehold_drop_expired(p_key, p_now);
   end loop;
   if s.token is null then
     select max(token) into s.token from {schema}.leasehold_fences;
@@ -162,7 +165,7 @@ begin
   loop
     s.token := {schema}.leasehold_token(s.token, p_now);
     v_ttl_ms := least(v_head.queue_ms, v_head.ttl_ms);
-    perform {schema}.leasehold_put(
+    perform {schema}.leasehold_write_lease(
       p_key, s.free_slot, s.new_slot, v_head.owner, v_head.weight, v_head.capacity, s.token, p_now, v_ttl_ms, v_head.announce,
       v_head.value, v_head.subscriber);
     delete from {schema}.leasehold_queue where key = p_key and owner = v_head.owner;
@@ -181,12 +184,12 @@ begin
     end if;
     v_served := v_served + 1;
     exit when s.held >= v_head.capacity;
-    v_head := {schema}.leasehold_head(p_key, p_now);
+    v_head := {schema}.leasehold_prune_queue(p_key, p_now);
   end loop;
   return v_served > 0;
 end $leasehold$;
 
--- leasehold_evict(key)   Takes the lease away from everybody who holds it, and tells them.
+-- leasehold_evict(key)   Takes the lease away from all of its holders, and notifies them.
 create or replace function {schema}.leasehold_evict(p_key text) returns void language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 declare

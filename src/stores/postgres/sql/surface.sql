@@ -1,8 +1,8 @@
--- surface.sql   Locks for SQL callers in any language, over the same state: they exclude us and we exclude them.
--- Call them with autocommit, at READ COMMITTED: until the transaction ends, everybody else who asks for the name waits.
+-- surface.sql   Locks for SQL callers in any language, over the same leases: SQL callers and stores exclude each other.
+-- Call them with autocommit, at READ COMMITTED: until the transaction ends, every other claim for the name waits.
 
 -- acquire_lock(name, holder, ttl_seconds, metadata) → true: held. Asking again as the same holder extends.
--- One attempt: it takes no place in the queue, and is refused while somebody in the queue is alive.
+-- One attempt: it keeps no queue entry, and is refused while the queue has a live one.
 create or replace function {schema}.acquire_lock(
   p_lock_name character varying, p_holder_id character varying, p_ttl_seconds integer default 30, p_metadata jsonb default '{}'
 ) returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
@@ -30,8 +30,7 @@ begin
     false, false, null) ->> 0 = '1';
 end $leasehold$;
 
--- release_lock(name, holder) → true: it was held until now. A lease of one of our processes is thereby taken away from it, and
--- it is told so.
+-- release_lock(name, holder) → true: it was held until now. The lease of a store is thereby revoked, and the store is notified.
 create or replace function {schema}.release_lock(p_lock_name character varying, p_holder_id character varying)
 returns boolean language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $leasehold$
 declare
@@ -42,7 +41,7 @@ begin
     raise exception 'an open transaction is deciding about "%"', p_lock_name using errcode = 'lock_not_available';
   end if;
   select subscriber, token into v_holder from {schema}.leasehold_leases where key = v_key and owner = p_holder_id;
-  if not coalesce({schema}.leasehold_end(v_key, p_holder_id, null, false) in (1, 5), false) then
+  if not coalesce({schema}.leasehold_end_lease(v_key, p_holder_id, null, false) in (1, 5), false) then
     return false;
   end if;
   if v_holder.subscriber is not null then
@@ -60,7 +59,7 @@ exception when others then
   return to_jsonb(p_value);
 end $leasehold$;
 
--- Writing past the functions would bypass the queue and tell nobody.
+-- Writing past the functions would bypass the queue and notify no waiter.
 create or replace function {schema}.leasehold_locks_write() returns trigger language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 begin
@@ -71,7 +70,7 @@ begin
   raise exception 'distributed_locks is a view: use acquire_lock() and release_lock()' using errcode = 'feature_not_supported';
 end $leasehold$;
 
--- Exclusive locks, whoever holds them. A view that is there is left alone: to replace it needs a lock on it.
+-- Exclusive locks of stores and SQL callers. A view that exists is left alone: to replace it needs a lock on it.
 do $leasehold$ begin if to_regclass({locksText}) is null then
 create view {schema}.distributed_locks as
 select substr(key, 6) as lock_name, owner as holder_id, since as acquired_at, expires_at,

@@ -1,5 +1,5 @@
--- tables.sql   What is kept, and why so. Everything is made only if it is missing: CREATE INDEX IF NOT EXISTS, for one, asks
--- for its lock before it looks.
+-- tables.sql   Tables and their reasons. Each is created only if it is missing, by a check of its own: CREATE INDEX IF NOT EXISTS
+-- asks for its lock before it looks.
 
 do $leasehold$
 begin
@@ -10,32 +10,6 @@ begin
   if current_setting('server_encoding') <> 'UTF8' then
     raise exception 'leasehold needs a database with the encoding UTF8; this one has %', current_setting('server_encoding');
   end if;
-end $leasehold$;
-
--- What an installation of version 1 or 2 has. Leases that are held stay held; waiters ask again and stand in the queue anew.
-do $leasehold$
-declare
-  v_function regprocedure;
-  v_fence bigint;
-begin
-  if not exists (select from pg_attribute where attrelid = to_regclass({metaText}) and attname = 'fence' and not attisdropped) then
-    return;
-  end if;
-  drop view if exists {schema}.distributed_locks;
-  for v_function in
-    select p.oid from pg_proc p join pg_namespace n on n.oid = pronamespace
-    where nspname = {schemaText} and starts_with(proname, 'leasehold_') and obj_description(p.oid, 'pg_proc') = 'leasehold'
-  loop
-    execute format('drop function %s', v_function);
-  end loop;
-  select greatest(fence, (select max(token) from {schema}.leasehold_leases)) into v_fence from {schema}.leasehold_meta;
-  delete from {schema}.leasehold_leases where waiting and owner is not null;
-  alter table {schema}.leasehold_leases drop column waiting, drop column polls, drop column if exists ear, drop column arrival,
-    drop column ttl_ms, drop column place_ms, add column subscriber text;
-  alter table {schema}.leasehold_meta drop column fence, add column revision integer not null default 0,
-    add column definer boolean not null default false;
-  create table {schema}.leasehold_fences (id integer primary key, token bigint not null);
-  insert into {schema}.leasehold_fences select i, v_fence from generate_series(1, 8) i;
 end $leasehold$;
 
 do $leasehold$
@@ -54,7 +28,7 @@ begin
     );
   end if;
 
-  -- A row is a slot of a key: somebody holds it, or it is free (`owner` is null) for the next. Rows are kept and overwritten.
+  -- A row is a slot of a key: held, or free (`owner` is null) for the next holder. Rows are kept and overwritten.
   -- `key` and `slot` never change and nothing else that changes is indexed, so taking, renewing and releasing are heap-only
   -- updates: no index grows, and each page cleans itself without vacuum.
   if to_regclass({schemaPrefix} || 'leasehold_leases') is null then
@@ -70,19 +44,20 @@ begin
       expires_at timestamptz not null,
       announce boolean not null,
       value text,
-      -- When to see whether the key can be forgotten. Written when the row is made and by the sweep, by nobody else.
-      look_at timestamptz not null,
-      -- Whose store it is, to tell it that the lease was taken away; null: nobody listens. See leasehold_channel.
+      -- When leasehold_sweep sees whether the key can be deleted. Written only when the row is made and by the sweep: the column
+      -- is indexed, and another writer would end the heap-only updates.
+      sweep_at timestamptz not null,
+      -- The store of the holder, which is notified of a revocation; null: it does not listen. See leasehold_channel.
       subscriber text,
       primary key (key, slot)
     ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
   end if;
-  if to_regclass({schemaPrefix} || 'leasehold_leases_look_at') is null then
-    create index leasehold_leases_look_at on {schema}.leasehold_leases (look_at);
+  if to_regclass({schemaPrefix} || 'leasehold_leases_sweep_at') is null then
+    create index leasehold_leases_sweep_at on {schema}.leasehold_leases (sweep_at);
   end if;
 
-  -- Who waits for a key, in order of arrival. Apart from the leases: whoever decides about a key reads its holders and the head
-  -- of the queue, however long the queue is.
+  -- The waiters of a key, in order of arrival. Apart from the leases: a decision about a key reads its holders and the head of
+  -- the queue, however long the queue is.
   if to_regclass({schemaPrefix} || 'leasehold_queue') is null then
     create table {schema}.leasehold_queue (
       key text collate "C" not null,
@@ -93,11 +68,11 @@ begin
       ttl_ms double precision not null,
       queue_ms double precision not null,
       since timestamptz not null,
-      -- An entry that is not renewed is nobody's: its owner died or went away.
+      -- An entry that is not renewed is dead: its owner crashed or gave up.
       expires_at timestamptz not null,
       announce boolean not null,
       value text,
-      -- Who is told that it was let in; null: nobody listens.
+      -- The store of the waiter, which is notified of the grant; null: it does not listen.
       subscriber text,
       primary key (key, owner)
     ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
@@ -105,7 +80,7 @@ begin
   end if;
 
   -- The largest token of all rows that were forgotten: a clock that goes back must not repeat a token. Several rows, of which
-  -- the largest counts: whoever forgets something in a transaction that stays open locks one, and the others go on.
+  -- the largest counts: a sweep in a transaction that stays open locks one, and other sweeps take the next.
   if to_regclass({schemaPrefix} || 'leasehold_fences') is null then
     create table {schema}.leasehold_fences (id integer primary key, token bigint not null);
     insert into {schema}.leasehold_fences select i, 0 from generate_series(1, 8) i;
@@ -125,11 +100,11 @@ begin
       shape text not null,
       full_at double precision[] not null,
       idle_at double precision not null,
-      look_at timestamptz not null
+      sweep_at timestamptz not null
     ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
   end if;
-  if to_regclass({schemaPrefix} || 'leasehold_meters_look_at') is null then
-    create index leasehold_meters_look_at on {schema}.leasehold_meters (look_at);
+  if to_regclass({schemaPrefix} || 'leasehold_meters_sweep_at') is null then
+    create index leasehold_meters_sweep_at on {schema}.leasehold_meters (sweep_at);
   end if;
 
   -- What sliding windows have to remember, in the order in which it was taken.
@@ -144,7 +119,8 @@ begin
     ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
   end if;
 
-  -- The newest token that has written to a resource. Never forgotten by itself: only you know when nobody can be late any more.
+  -- The newest token that has written to a resource. Never deleted by leasehold: only the user knows when no
+  -- late write is possible any more.
   if to_regclass({schemaPrefix} || 'leasehold_guards') is null then
     create table {schema}.leasehold_guards (
       resource text collate "C" primary key,

@@ -7,7 +7,7 @@
 create or replace function {schema}.leasehold_take(p_requests json, p_now double precision) returns json language plpgsql set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off as $leasehold$
 declare
-  v_blocked integer[] := {schema}.leasehold_lock_all(p_requests);
+  v_blocked integer[] := {schema}.leasehold_lock_items(p_requests);
   v_answers json[] := '{}';
   v_setting text;
   r record;
@@ -58,7 +58,7 @@ begin
   end if;
 
   if p_limits -> 0 ->> 'algorithm' = 'fixed-window' then
-    j := {schema}.leasehold_count(p_limits -> 0, v_meter.full_at, v_cost, p_now);
+    j := {schema}.leasehold_fixed_window(p_limits -> 0, v_meter.full_at, v_cost, p_now);
     v_meter.full_at := j.full_at;
     v_allowed := j.allowed;
     v_remaining := j.remaining;
@@ -68,7 +68,7 @@ begin
     v_states := array[json_build_array(greatest(v_remaining, 0), v_reset)];
   else
     for l in select * from {schema}.leasehold_limits(p_limits) loop
-      j := {schema}.leasehold_judge(p_key, l.n, l.algorithm, l.lim, l.per, l.burst, v_meter.full_at[l.n], v_cost, p_now);
+      j := {schema}.leasehold_refresh_limit(p_key, l.n, l.algorithm, l.lim, l.per, l.burst, v_meter.full_at[l.n], v_cost, p_now);
       v_retry := greatest(v_retry, j.retry);
     end loop;
     v_allowed := v_cost < 0 or v_retry = 0;
@@ -89,7 +89,7 @@ begin
       elsif v_cost < 0 then
         perform {schema}.leasehold_give_back(p_key, l.n, l.lim, -v_cost);
       end if;
-      j := {schema}.leasehold_judge(p_key, l.n, l.algorithm, l.lim, l.per, l.burst, v_meter.full_at[l.n],
+      j := {schema}.leasehold_refresh_limit(p_key, l.n, l.algorithm, l.lim, l.per, l.burst, v_meter.full_at[l.n],
                                     case when v_allowed then 0 else v_cost end, p_now);
       v_remaining := least(v_remaining, j.remaining);
       v_reset := greatest(v_reset, j.reset);
@@ -102,7 +102,7 @@ begin
 
   v_idle := p_now + v_reset;
   if v_new then
-    insert into {schema}.leasehold_meters (key, shape, full_at, idle_at, look_at)
+    insert into {schema}.leasehold_meters (key, shape, full_at, idle_at, sweep_at)
     values (p_key, v_shape, v_meter.full_at, v_idle, clock_timestamp() + interval '1 minute');
   elsif v_allowed or v_blocked or v_meter.shape <> v_shape then
     update {schema}.leasehold_meters set shape = v_shape, full_at = v_meter.full_at, idle_at = v_idle where key = p_key;
@@ -111,8 +111,8 @@ begin
                           array_to_json(v_states));
 end $leasehold$;
 
--- leasehold_count(limit, [end, count], cost, nowMs) → a fixed window, which counts what it refuses too
-create or replace function {schema}.leasehold_count(
+-- leasehold_fixed_window(limit, [end, count], cost, nowMs) → a fixed window, which counts what it refuses too
+create or replace function {schema}.leasehold_fixed_window(
   p_limit json, p_full_at double precision[], p_cost double precision, p_now double precision,
   out full_at double precision[], out allowed boolean, out remaining double precision
 ) language plpgsql set search_path = pg_catalog, pg_temp as $leasehold$
@@ -187,8 +187,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $leasehold$
   from json_array_elements(p_limits) with ordinality as e (x, n)
 $leasehold$;
 
--- leasehold_judge(…) → what one limit says to a cost, before anything is charged. The arithmetic of kit/rate.ts.
-create or replace function {schema}.leasehold_judge(
+-- leasehold_refresh_limit(…) → what one limit says to a cost, before anything is charged. The arithmetic of util/rate.ts.
+create or replace function {schema}.leasehold_refresh_limit(
   p_key text, p_meter integer, p_algorithm text, p_limit double precision, p_per double precision,
   p_burst double precision, p_full_at double precision, p_cost double precision, p_now double precision,
   out remaining double precision, out retry double precision, out reset double precision, out next double precision
@@ -250,11 +250,11 @@ begin
   if not pg_try_advisory_xact_lock({sweepClass}, 1) then
     return;
   end if;
-  for v_key in select key from {schema}.leasehold_meters where look_at <= v_now order by look_at limit 100 loop
+  for v_key in select key from {schema}.leasehold_meters where sweep_at <= v_now order by sweep_at limit 100 loop
     continue when not pg_try_advisory_xact_lock({lockClass}, hashtext(v_key));
     select idle_at into v_idle from {schema}.leasehold_meters where key = v_key;
     if v_idle > date_part('epoch', v_now) * 1000 then
-      update {schema}.leasehold_meters set look_at = to_timestamp(v_idle / 1000) + interval '1 minute' where key = v_key;
+      update {schema}.leasehold_meters set sweep_at = to_timestamp(v_idle / 1000) + interval '1 minute' where key = v_key;
     else
       delete from {schema}.leasehold_meters where key = v_key;
       delete from {schema}.leasehold_takes where key = v_key;

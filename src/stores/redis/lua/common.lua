@@ -4,7 +4,7 @@
 -- process of another version sees the plain key, and takes its holder for a foreign one.
 -- For all keys of one kind (and slot of a cluster), expiring a day after its last use:
 --   held:<kind>  hash     '' → the last token
---                         plain → token:content of plain     who was granted it last, and so the token of whoever holds it
+--                         plain → token:content of plain     the last grant, and so the token of the present holder
 --                         plain\0 → the state of the key, if there is more to it than the plain key: see `writeState`
 -- Of each key, all in one slot, none without an expiry:
 --   plain               string  the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
@@ -17,10 +17,10 @@
 --   …:events            channel changes of announced leases, for all who watch the key
 --   …:events:<subscriber> channel  grants to the waiters of that subscriber
 -- Of each process that has a grant inbox:
---   inbox:<subscriber>  list    token (16 digits) end (13 digits) owner \0 plain, of each grant; token 0: the first in the
---                               queue may ask
+--   inbox:<subscriber>  list    token (16 digits) end (13 digits) + or - (whether TOKENS are reserved) owner \0 plain, of each
+--                               grant; token 0: the first in the queue may ask
 -- revoked: channel, plain \0 and then per lease: token (16 digits, 0: unknown) owner \0
--- Flags: a announced, v there is a value, s steal. Times are the server's, in milliseconds.
+-- Flags: a announced, v there is a value, s steal, t reserve TOKENS tokens. Times are the server's, in milliseconds.
 local call = redis.call
 -- Lua 5.1 on Redis and Valkey; later versions moved it.
 local unpack = unpack or table.unpack
@@ -28,14 +28,18 @@ local PUBLISH = 'PUBLISH'
 local ALL = 2147483647
 local DAY = 86400000
 local HOUR = 3600000
--- What an inbox that nobody reads lives on for. Each message carries its own end, so this only bounds the memory.
+-- INBOX_MS: how long an inbox whose process died stays. Each message carries its own end, so this only bounds the memory.
 local INBOX_MS = 60000
 local SHARED = 'leasehold:shared:'
--- The names of side keys per plain key, for servers that want them declared behind the plain keys: keys.ts
+-- TOKENS: how many tokens a grant reserves if it is asked to, for locks that are passed on inside a process: the token of the grant
+-- and those behind it. At 31,000 such grants a second, far beyond what a server decides, they would overtake its clock.
+local TOKENS = 32
+-- SIDE_KEYS: how many side keys a plain key has, for servers that want them declared behind the plain keys: keys.ts
 local SIDE_KEYS = 6
--- Waiters that one script lets in, at about ten commands each: it must not keep the server for more than a millisecond or two.
+-- Waiters that one script may still grant the key to, at about ten commands each: a script must not keep the server busy for
+-- more than a millisecond or two.
 local budget = 100
--- Expired shares or queue entries that are dropped for one key at a time.
+-- PRUNE: expired shares or queue entries that one script drops for one key, for the same reason.
 local PRUNE = 200
 
 local index = KEYS[1]
@@ -62,19 +66,24 @@ local function moving()
   error({ err = 'TRYAGAIN the keys of this name are on their way to another node' })
 end
 
--- A write without effect. On a replica it fails, as it must: what a replica does not know of is not gone for certain.
+-- The answer for a lease that is not here, with a write that has no effect. On a replica that write fails, as it must: what a
+-- replica does not know of is not gone for certain.
 local function gone()
   call('HDEL', index, '\0')
   return 0
 end
 
--- The names of all that belongs to a plain key, in its slot. The same rule in TypeScript: keys.ts
-local function keyOf(plain)
-  local base = lead .. 'leasehold:1:{' .. plain .. '}:'
+-- What the names of all that belongs to a plain key begin with, in its slot. The same rule in TypeScript: keys.ts
+local function baseOf(plain)
   local open = string.find(plain, '{', 1, true)
   local close = open and string.find(plain, '}', open, true)
-  if close and close > open + 1 then base = lead .. 'leasehold:1:' .. plain .. ':'
-  elseif cluster and string.find(plain, '}', 1, true) then base = lead .. 'leasehold:1:' .. cluster .. plain .. ':' end
+  if close and close > open + 1 then return lead .. 'leasehold:1:' .. plain .. ':' end
+  if cluster and string.find(plain, '}', 1, true) then return lead .. 'leasehold:1:' .. cluster .. plain .. ':' end
+  return lead .. 'leasehold:1:{' .. plain .. '}:'
+end
+
+local function keyOf(plain)
+  local base = baseOf(plain)
   return {
     plain = plain, stateField = plain .. '\0', metadata = base .. 'metadata', shares = base .. 'shares',
     expirations = base .. 'expirations', queue = base .. 'queue', queueExpirations = base .. 'queue-expirations',
@@ -86,7 +95,7 @@ local function tell(key, event)
   call(PUBLISH, key.events, event)
 end
 
--- Where a subscriber hears of its grants: > a list, # a channel
+-- Where grants to a subscriber are sent: > a list, # a channel
 local function addressOf(key, subscriber)
   if string.sub(subscriber, 1, 1) == 'm' then return '>' .. lead .. 'leasehold:1:inbox:' .. subscriber end
   return '#' .. key.events .. ':' .. subscriber
@@ -98,26 +107,28 @@ end
 
 local function send(key, waiter, token, ends)
   local how, address = string.match(addressOf(key, waiter.subscriber), '^(.)(.*)$')
-  local message = digits(token) .. string.format('%013.0f', ends) .. waiter.owner .. '\0' .. key.plain
+  local message = digits(token) .. string.format('%013.0f', ends) .. (waiter.reserve and '+' or '-') .. waiter.owner .. '\0' .. key.plain
   if how == '#' then return call(PUBLISH, address, 'granted ' .. message) end
   call('RPUSH', address, message)
   call('PEXPIRE', address, whole(math.max(ends - now, INBOX_MS)))
 end
 
--- The index lives longer than every lease in it. Looked at every ten thousand seconds, or for leases of more than half a day.
+-- Keeps the index alive for longer than every lease in it. Checked every ten thousand seconds, or for leases of more than half
+-- a day: each check is a command.
 local function keepIndex(last, token, ttl)
   if ttl < DAY / 2 and math.floor(last / 1e10) == math.floor(token / 1e10) then return end
   local wanted = math.max(DAY, ttl) + 4 * HOUR
   if call('PTTL', index) < wanted then call('PEXPIRE', index, whole(wanted)) end
 end
 
--- Larger than every token before it, also if the clock went back; and by the clock, if the index was lost. `field` and `value`
--- are written with it.
-local function mint(ttl, field, value)
+-- A token larger than every token before it, also if the clock went back; by the clock, if the index was lost. `field` and
+-- `value` are written with it. reserve: nobody gets those behind it either.
+local function mint(ttl, field, value, reserve)
   local last = newest
   newest = math.max(last + 1, micros)
   local token = whole(newest)
-  if field then call('HSET', index, '', token, field, token .. ':' .. (value or SHARED .. token))
+  if reserve then newest = newest + TOKENS - 1 end
+  if field then call('HSET', index, '', whole(newest), field, token .. ':' .. (value or SHARED .. token))
   else call('HSET', index, '', token) end
   keepIndex(last, newest, ttl)
   return token
@@ -161,7 +172,7 @@ end
 
 -- Side keys are named only where they may exist: while a slot moves, a missing key is an error to its old node.
 -- One at a time: while a slot moves, its new node refuses several keys of which one is missing.
-local function clear(key, held)
+local function deleteLease(key, held)
   call('DEL', key.plain)
   if held.total or held.lost then
     call('UNLINK', key.shares)
@@ -172,14 +183,14 @@ local function clear(key, held)
   key.entry, key.hasMetadata = nil, false
 end
 
--- The plain key and the books of its shares live exactly as long as the longest share.
+-- Lets the plain key and the books of its shares expire together with the longest share.
 local function fitExpiry(key)
   local last = call('ZRANGE', key.expirations, -1, -1, 'WITHSCORES')[2]
   local left = whole(math.max(last - now, 1))
   for _, name in ipairs({ key.plain, key.shares, key.expirations }) do call('PEXPIRE', name, left) end
 end
 
--- Strikes one share off the books and returns it. The caller then clears, or fits the expiry.
+-- Removes one share from the books and returns it. The caller then deletes the lease, or fits the expiry.
 local function dropShare(key, owner)
   local entry = call('HGET', key.shares, '=' .. owner)
   call('ZREM', key.expirations, owner)
@@ -191,9 +202,9 @@ local function dropShare(key, owner)
   return share
 end
 
--- Who holds it, after dropping what expired: nil | { owner, token } | { owner, foreign } | { total, marker }
+-- Drops expired shares, and returns who holds the key: nil | { owner, token } | { owner, foreign } | { total, marker }
 -- lost: it is shared, but the books of its shares are not here
-local function standing(key)
+local function pruneHolders(key)
   local owner, odd = content(key.plain)
   if not owner then return nil end
   if odd or string.sub(owner, 1, #SHARED) ~= SHARED then
@@ -209,7 +220,7 @@ local function standing(key)
   end
   local held = { total = total, marker = owner }
   if total > 0 then return held end
-  clear(key, held)
+  deleteLease(key, held)
   return nil
 end
 
@@ -219,7 +230,7 @@ local function fits(held, claim)
 end
 
 -- Returns what then holds the key.
-local function share(key, claim, held, ttl)
+local function grantShare(key, claim, held, ttl)
   local token = mint(ttl, not held and key.plain)
   local marker = held and held.marker or SHARED .. token
   if not held then
@@ -242,36 +253,41 @@ local function grant(key, claim, held, ttl)
   local token
   if claim.weight == ALL then
     call('SET', key.plain, claim.owner, 'PX', whole(ttl))
-    token = mint(ttl, key.plain, claim.owner)
+    token = mint(ttl, key.plain, claim.owner, claim.reserve)
     key.entry = token .. ':' .. claim.owner
     if key.hasMetadata then call('DEL', key.metadata) end
     key.hasMetadata = false
     writeMetadata(key, claim, token, ttl)
     held = { owner = claim.owner, token = token }
   else
-    token, held = share(key, claim, held, ttl)
+    token, held = grantShare(key, claim, held, ttl)
   end
   if claim.announce then tell(key, 'changed') end
   return token, held
 end
 
--- Ends every lease of the key, foreign ones too, and tells every process that listens which they were.
+-- Ends every lease of the key, foreign ones too, and tells every process that listens which they were. Returns the shares, as
+-- they are written: owner, when it would have ended, entry, and so on. What can be read by the caller is not read here: this is
+-- one step, however many share.
 local function evict(key, held)
   local announced = metadataOf(key, held.token)
-  local page = {}
+  local page, shares = {}, {}
   local function publish()
     if #page > 0 then call('PUBLISH', lead .. 'leasehold:1:revoked', key.plain .. '\0' .. table.concat(page)) end
     page = {}
   end
   if held.total then
-    local owners = call('ZRANGE', key.expirations, 0, -1)
-    for from = 1, #owners, PRUNE do
+    local ends = call('ZRANGE', key.expirations, 0, -1, 'WITHSCORES')
+    for from = 1, #ends, 2 * PRUNE do
       local fields = {}
-      for i = from, math.min(from + PRUNE - 1, #owners) do fields[#fields + 1] = '=' .. owners[i] end
+      for i = from, math.min(from + 2 * PRUNE - 1, #ends), 2 do fields[#fields + 1] = '=' .. ends[i] end
       for i, entry in ipairs(call('HMGET', key.shares, unpack(fields))) do
-        local one = entry and unpackShare(entry)
-        announced = announced or one and one.announce
-        page[#page + 1] = digits(one and one.token or '') .. owners[from + i - 1] .. '\0'
+        local at = from + 2 * i - 2
+        local token, flags = string.match(entry or '', '^%d+:%d+:(%d+):(%a*):')
+        announced = announced or flags and string.find(flags, 'a', 1, true)
+        page[i] = digits(token or '') .. ends[at] .. '\0'
+        local n = #shares
+        shares[n + 1], shares[n + 2], shares[n + 3] = ends[at], ends[at + 1], entry
       end
       publish()
     end
@@ -279,26 +295,27 @@ local function evict(key, held)
     page[1] = digits(held.token or '') .. held.owner .. '\0'
     publish()
   end
-  clear(key, held)
+  deleteLease(key, held)
   if announced then tell(key, 'changed') end
+  return shares
 end
 
-local function leave(key, owner)
+local function leaveQueue(key, owner)
   if call('ZREM', key.queue, owner) == 0 then return false end
   call('ZREM', key.queueExpirations, owner)
   call('HDEL', key.waiters, owner)
   return true
 end
 
--- Drops queue entries whose owners fell silent; returns who is first in the queue, and whether any were dropped.
-local function head(key)
+-- Drops queue entries that were not renewed in time; returns the first waiter, and whether any were dropped.
+local function pruneQueue(key)
   if not key.queued then return nil end
   local silent = call('ZRANGEBYSCORE', key.queueExpirations, '-inf', now, 'LIMIT', 0, PRUNE)
-  for _, owner in ipairs(silent) do leave(key, owner) end
+  for _, owner in ipairs(silent) do leaveQueue(key, owner) end
   local first = call('ZRANGE', key.queue, 0, 0)[1]
   -- More of them than are dropped at a time: look at those in front.
   while #silent == PRUNE and first and (tonumber(call('ZSCORE', key.queueExpirations, first)) or 0) <= now do
-    leave(key, first)
+    leaveQueue(key, first)
     first = call('ZRANGE', key.queue, 0, 0)[1]
   end
   return first, #silent > 0
@@ -311,14 +328,14 @@ local function waiterOf(key, owner)
   return {
     owner = owner, weight = tonumber(weight), capacity = tonumber(capacity), ttl = tonumber(ttl), queueMs = tonumber(queueMs),
     subscriber = subscriber, announce = string.find(flags, 'a', 1, true) ~= nil,
-    value = string.find(flags, 'v', 1, true) and value,
+    value = string.find(flags, 'v', 1, true) and value, reserve = weight == '2147483647' and string.find(flags, 't', 1, true) ~= nil,
   }
 end
 
--- Hands the lease to the first in the queue while there is room: no second request, no race with newcomers. Provisionally, for
--- as long as a queue entry lasts: a waiter that died must not block the others for a whole ttl. Stops before the one who is
--- asking right now, who gets more than that. What the budget does not suffice for is left to the next in the queue, which is
--- told to ask. first: who is first in the queue. Returns what then holds the key, and who is first then.
+-- Hands the lease to the first waiter while there is room: no second request, no race with newcomers. Provisionally, for as long
+-- as a queue entry lasts: a waiter that died must not block the others for a whole ttl. Stops before the waiter that is asking
+-- right now, which gets its whole ttl. A waiter for which the budget does not suffice is told to ask. first: the first waiter.
+-- Returns what then holds the key, and who is first then.
 local function serve(key, held, first, before)
   while first and first ~= before do
     local waiter = waiterOf(key, first)
@@ -333,20 +350,21 @@ local function serve(key, held, first, before)
       token, held = grant(key, waiter, held, ttl)
       send(key, waiter, token, now + ttl)
     end
-    leave(key, first)
+    leaveQueue(key, first)
     first = call('ZRANGE', key.queue, 0, 0)[1]
   end
   return held, first
 end
 
--- The state of a key, for whoever comes next: kind, m or - (there is metadata), until when its queue exists (13 digits).
+-- Caches in the index what the next script has to know of a key, its successor above all: kind, m or - (there is metadata),
+-- until when its queue exists (13 digits).
 --   n  metadata only
 --   q  a queue
 --   s  a queue whose first waiter wants the key alone, without metadata, and gets it from its present holder; then: until when
---      that waiter waits (13 digits), ttlMs ' ' address \0 holder \0 owner \0 plain      This is what a release needs to hand
+--      that waiter waits (13 digits), ttlMs (behind it + if TOKENS are to be reserved) ' ' address \0 holder \0 owner \0 plain      This is what a release needs to hand
 --      the key on in its fast path.
 --   h  a queue whose first waiter was handed the key by that fast path: it does not wait any more
--- Nothing, if there is neither queue nor metadata: only then nobody need look at any other key than the plain one.
+-- Nothing is cached if there is neither queue nor metadata: only then the plain key alone says it all.
 local function writeState(key)
   local first = key.queued and call('ZRANGE', key.queue, 0, 0)[1]
   key.queued = first and true or false
@@ -354,14 +372,14 @@ local function writeState(key)
   local state = key.hasMetadata and 'nm0000000000000' or nil
   if first then
     local till = string.format('%013.0f', now + math.max(call('PTTL', key.queue), 1))
-    local ttl, queueMs, subscriber =
-      string.match(call('HGET', key.waiters, first) or '', '^2147483647:2147483647:(%d+):(%d+):(%w+)::$')
+    local ttl, queueMs, subscriber, reserve =
+      string.match(call('HGET', key.waiters, first) or '', '^2147483647:2147483647:(%d+):(%d+):(%w+):(t?):$')
     local holder, odd
     if ttl and not key.hasMetadata then holder, odd = content(key.plain) end
     state = 'q' .. metadata .. till
     if holder and not odd and string.sub(holder, 1, #SHARED) ~= SHARED then
       local waits = string.format('%013.0f', call('ZSCORE', key.queueExpirations, first) or 0)
-      state = 's' .. metadata .. till .. waits .. whole(math.min(ttl, queueMs)) .. ' ' .. addressOf(key, subscriber) ..
+      state = 's' .. metadata .. till .. waits .. whole(math.min(ttl, queueMs)) .. (reserve == 't' and '+ ' or ' ') .. addressOf(key, subscriber) ..
         '\0' .. holder .. '\0' .. first .. '\0' .. key.plain
     end
   end
@@ -372,8 +390,14 @@ local function writeState(key)
   key.state = state
 end
 
--- A key with what the index knows of it. Who was handed it by the fast path of a release leaves the queue here.
-local function open(plain)
+-- Finishes a hand-off of the fast path of release.lua, which leaves the successor's queue entry where it is.
+local function finishHandoff(key)
+  leaveQueue(key, string.match(key.entry or '', '^%d+:(.*)$') or '')
+  writeState(key)
+end
+
+-- A key with what the index knows of it, once a hand-off that is not finished has been.
+local function prepareKey(plain)
   local key = keyOf(plain)
   local known = call('HMGET', index, '', plain, key.stateField)
   newest = tonumber(known[1]) or 0
@@ -382,15 +406,14 @@ local function open(plain)
   if not known[1] then
     key.queued = call('EXISTS', key.queue) == 1
     key.hasMetadata = call('EXISTS', key.metadata) == 1
+    -- Its holder may have been handed the key by the fast path of release.lua, and is then still in the queue.
+    if key.queued then leaveQueue(key, content(key.plain) or '') end
     if key.queued or key.hasMetadata then writeState(key) end
   end
   if not key.state or not known[3] then return key end
   local kind, metadata, till = string.match(key.state, '^(.)(.)(%d%d%d%d%d%d%d%d%d%d%d%d%d)')
   key.queued, key.hasMetadata, key.till = kind ~= 'n', metadata == 'm', tonumber(till)
   if key.queued and cluster and tonumber(till) > now and call('EXISTS', key.queue) == 0 then moving() end
-  if kind == 'h' then
-    leave(key, string.match(key.entry or '', '^%d+:(.*)$') or '')
-    writeState(key)
-  end
+  if kind == 'h' then finishHandoff(key) end
   return key
 end

@@ -1,8 +1,9 @@
 -- inspect.lua   KEYS index, then per key: plain (then all side keys, or none)      ARGV keys holders|all|revoke from count
--- → per key: [holders, waiting, waiters, more] | '!error'
+-- → per key: [holders, waiting, waiters, more, shares, now] | '!error'
 -- holders: [owner, weight, capacity, token, ttlMs, heldMs, value, foreign] each     waiters, only with all:
 -- [owner, weight, capacity, waitedMs, value] each, in order     more: 1, there are more holders or waiters than `from` to
--- `from` + `count`     revoke: ends all leases, returns all of them, and lets the next in
+-- `from` + `count`     revoke: ends all leases, returns all of them, and lets the next in; shares, only with revoke: owner, end,
+-- weight:capacity:token:flags:value of each, as they were written, in place of holders
 -- INCLUDE common.lua
 
 local keys, mode, from, most = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -10,7 +11,7 @@ local keys, mode, from, most = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), to
 local room = most
 
 local function shareRows(key)
-  local last = mode == 'revoke' and -1 or from + math.max(room, 1) - 1
+  local last = from + math.max(room, 1) - 1
   local ends = call('ZRANGE', key.expirations, from, last, 'WITHSCORES')
   local rows = {}
   for at = 1, #ends, 2 * PRUNE do
@@ -26,7 +27,7 @@ local function shareRows(key)
     end
   end
   room = room - #rows
-  return rows, mode ~= 'revoke' and call('ZCARD', key.expirations) > from + #ends / 2
+  return rows, call('ZCARD', key.expirations) > from + #ends / 2
 end
 
 local function holders(key, held)
@@ -59,19 +60,20 @@ local function waiters(key, waiting)
 end
 
 local function inspect(plain)
-  local key = open(plain)
-  local held = standing(key)
-  head(key)
+  local key = prepareKey(plain)
+  local held = pruneHolders(key)
+  pruneQueue(key)
   if not held and key.entry then call('HDEL', index, plain) end
-  local rows, more = holders(key, held)
-  if mode == 'revoke' and held then
-    evict(key, held)
-    pcall(function() serve(key, nil, head(key)) end)
+  local revoked, rows, more, shares = mode == 'revoke' and held, {}, false, {}
+  if not revoked or not held.total then rows, more = holders(key, held) end
+  if revoked then
+    shares = evict(key, held)
+    pcall(function() serve(key, nil, pruneQueue(key)) end)
     pcall(writeState, key)
   end
   local waiting = key.queued and call('ZCARD', key.queue) or 0
   local queue, further = waiters(key, waiting)
-  return { rows, waiting, queue, (more or further) and 1 or 0 }
+  return { rows, waiting, queue, (more or further) and 1 or 0, shares, whole(now) }
 end
 
 local answers = {}

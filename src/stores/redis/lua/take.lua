@@ -7,7 +7,7 @@
 -- a list of at:cost:sum:since, where sum is what was taken up to and with this entry, so that the two ends tell what counts
 -- now; a block is one entry of more than the limit. From PARTS entries on, what is taken within a PARTS-th of the window is
 -- one entry, which counts as if all of it had been taken at its last moment: never more than the limit in any stretch, at
--- most 514 entries, and a place is free again at most that part of the window late. Otherwise as kit/rate.ts says it.
+-- most 514 entries, and a place is free again at most that part of the window late. Otherwise as util/rate.ts says it.
 local call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
 local HAIR = 1e-6
 local LONGEST_BLOCK = 31536000000

@@ -1,15 +1,15 @@
--- inspect.lua   one page of who holds one key
+-- inspect.lua   one page of the holders of one key. No fast path.
 -- KEYS record plain      ARGV cursor count      → as list.lua
 if #KEYS ~= 2 or #ARGV ~= 2 then return redis.error_reply('ERR leasehold: inspect.lua takes 2 keys and 2 arguments') end
 
 -- include common.lua
 
 local plain, rows = KEYS[2], {}
-local readers, info = sides(plain)
+local readers, entries = sideKeys(plain)
 local holder = content(plain)
 if holder == SHARED then
   local page = call('ZSCAN', readers, ARGV[1], 'COUNT', ARGV[2])
-  addReaders(rows, plain, info, page[2])
+  addReaders(rows, plain, entries, page[2])
   return { page[1], whole(now), rows, {} }
 end
 if holder then

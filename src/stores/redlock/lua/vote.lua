@@ -1,16 +1,17 @@
 -- vote.lua   round 1: set if absent, and if the token is good, raise the counter to it
--- KEYS record, then plain…      ARGV voter maxTtlMs token aloud, then per item 2: owner terms
+-- KEYS record, then plain…      ARGV voter maxTtlMs token notifyWaiters, then per item 2: owner terms
 -- voter: the run, the number of nodes and the format, as admit.lua wrote them down
--- aloud: 1 if others may be about to ask for one of these      terms: ttlMs[ read][ steal][=announce..value]
+-- notifyWaiters: 1 if other processes may be about to ask for one of these      terms: ttlMs[ read][ steal][=announce..value]
 -- → { 'votes', counter, micros, raised, item… } (no item: all are held) | { why not }
 -- counter: with what this batch raised, since a steal may come behind its victim
 -- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
+-- Fast path: exclusive locks without a value that nobody holds. common.lua is included behind it.
 local call = redis.call
 local size = #KEYS - 1
 if #ARGV ~= 4 + 2 * size then return redis.error_reply('ERR leasehold: vote.lua takes 4 arguments and 2 per key') end
 local self = call('HMGET', KEYS[1], 'voter', 'counter', 'longest')
 local process = string.sub(ARGV[1], 1, 40)
--- Asked of the server itself and not of the caller: a caller that has not noticed a restart would vouch for a node that
+-- The server is asked for its run_id, not the caller: a caller that has not noticed a restart would let a node vote that
 -- came back with yesterday's data.
 local server = call('INFO', 'server')
 local _, at = string.find(server, 'run_id:' .. process, 1, true)
@@ -21,7 +22,7 @@ if self[1] ~= ARGV[1] then
 end
 if not self[3] or tonumber(self[3]) < tonumber(ARGV[2]) then call('HSET', KEYS[1], 'longest', ARGV[2]) end
 
--- INFO knows the time already: TIME would be another call. Redis before 6.2 has it only there.
+-- INFO contains the time already: TIME would be another call. Redis before 6.2 has it only in TIME.
 local clock = string.match(server, 'server_time_usec:(%d+)', at)
 if not clock then
   local time = call('TIME')
@@ -33,10 +34,10 @@ local raises = token > tonumber(self[2] or 0) and token >= tonumber(clock)
 local answers = { 'votes', self[2] or '0', clock, raises and 1 or 0 }
 local next = 1
 
--- fast path: exclusive locks without a value that nobody holds. From the first other item on, the long path goes on.
+-- fast path: from the first other item on, the long path continues.
 while next <= size do
   local a = 2 * next + 3
-  -- False: somebody holds it, perhaps we. An error: a key of another type, and for the long path to explain.
+  -- False: it is held, perhaps by this owner. An error: a key of another type. The long path answers both.
   local set = tonumber(ARGV[a + 1]) and redis.pcall('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX')
   if not set or set.err then break end
   next = next + 1
@@ -44,21 +45,21 @@ end
 if raises and next > 1 then
   -- A later item of this batch may steal what was just taken: without this its token would not be larger than its victim's.
   answers[2] = ARGV[3]
-  local bare = #KEYS[1] - #'leasehold:redlock' + 1
-  -- The entry of a lease without a value, up to its owner. A token is microseconds: since when it is held.
+  local nameStart = #KEYS[1] - #'leasehold:redlock' + 1
+  -- The entry of a lease without a value, up to its owner. A token is microseconds, so it also tells since when the lease is held.
   local entry = ARGV[3] .. ':' .. string.sub(ARGV[3], 1, -4) .. ':1:0:0:'
-  local fields, channels = { 'counter', ARGV[3] }, {}
+  local fields, channels, notifies = { 'counter', ARGV[3] }, {}, ARGV[4] == '1'
   for i = 1, next - 1 do
-    local name = string.sub(KEYS[i + 1], bare)
+    local name = string.sub(KEYS[i + 1], nameStart)
     fields[2 * i + 1] = ':' .. name
     fields[2 * i + 2] = entry .. ARGV[2 * i + 3]
-    channels[i] = 'leasehold:redlock:wakeup:' .. name
+    if notifies then channels[i] = 'leasehold:redlock:wakeup:' .. name end
   end
   call('HSET', KEYS[1], unpack(fields))
-  if ARGV[4] == '1' then
-    local listeners = call('PUBSUB', 'NUMSUB', unpack(channels))
+  if notifies then
+    local subscribers = call('PUBSUB', 'NUMSUB', unpack(channels))
     for i = 1, next - 1 do
-      if listeners[2 * i] > 0 then call('PUBLISH', channels[i], listeners[2 * i] .. ' taken ' .. ARGV[2 * i + 3]) end
+      if subscribers[2 * i] > 0 then call('PUBLISH', channels[i], subscribers[2 * i] .. ' taken ' .. ARGV[2 * i + 3]) end
     end
   end
 end
@@ -67,7 +68,7 @@ if next > size and (not raises or token % 16 ~= 0) then return answers end
 
 -- include common.lua
 
-local function obstacle(holder, plain, readers, info)
+local function refusal(holder, plain, readers, entries)
   local owner, ttl = holder, nil
   if holder == SHARED then
     local last = call('ZRANGE', readers, -1, -1, 'WITHSCORES')
@@ -75,40 +76,40 @@ local function obstacle(holder, plain, readers, info)
   else
     ttl = call('PTTL', plain)
   end
-  local token, _, version, value = read(plain, info, owner, holder == SHARED)
+  local token, _, version, value = readEntry(plain, entries, owner, holder == SHARED)
   return { 0, owner, ttl >= 0 and whole(ttl) or false, token or false, version or false, value and value ~= '' and value or false }
 end
 
 local function vote(plain, a)
-  local readers, info = sides(plain)
+  local readers, entries = sideKeys(plain)
   local owner = ARGV[a]
-  local ttl, how, note = string.match(ARGV[a + 1], '^(%d+)([^=]*)=?(.*)$')
+  local ttl, how, metadata = string.match(ARGV[a + 1], '^(%d+)([^=]*)=?(.*)$')
   local reads, steals = string.find(how, 'read', 1, true), string.find(how, 'steal', 1, true)
-  local holder = dropEnded(plain, readers, info)
+  local holder = dropExpired(plain, readers, entries)
   if holder and isMine(holder, readers, owner) then return 1 end
   -- Nothing behind a steal is raised either: a reader beside a stealing reader would get the token of the victim.
   if steals then raises = false end
   if holder and steals then
-    revoke(plain, holder)
+    cutOff(plain, holder)
     holder = false
   end
-  if holder and not (reads and holder == SHARED) then return obstacle(holder, plain, readers, info) end
+  if holder and not (reads and holder == SHARED) then return refusal(holder, plain, readers, entries) end
   if reads then
-    -- Readers without their plain key hold nothing any more.
-    if not holder then call('DEL', readers, info) end
+    -- Readers whose plain key was deleted hold nothing any more.
+    if not holder then call('DEL', readers, entries) end
     call('ZADD', readers, whole(now + ttl), owner)
-    align(plain, readers, info)
+    alignExpiration(plain, readers, entries)
   else
     call('SET', plain, owner, 'PX', ttl)
   end
   if not raises then return 1 end
   call('HSET', KEYS[1], 'counter', ARGV[3])
   answers[2] = ARGV[3]
-  announce(plain, info, owner, reads, ARGV[3], note == '' and '0' or note)
+  writeFirstEntry(plain, entries, owner, reads, ARGV[3], metadata == '' and '0' or metadata)
   return 3
 end
 
 for i = 1, next - 1 do answers[i + 4] = raises and 3 or 1 end
-each(next, size, 2, 4, vote, answers)
-if token % 16 == 0 then sweep(size) end
+runItems(next, size, 2, 4, vote, answers)
+if token % 16 == 0 then sweepExpired(size) end
 return answers

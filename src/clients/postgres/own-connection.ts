@@ -1,0 +1,188 @@
+/**
+ * The connection for heartbeats and releases: opened by leasehold, beside the user's own, which may all be busy with the work
+ * that the locks protect.
+ *
+ * @module
+ */
+import { realWorld } from '../../util/world.js'
+
+/** One open connection. It carries one message at a time. */
+export interface OwnSession {
+  /**
+   * Runs statements in one simple-protocol message, and then, without waiting for the answer, those of a second one. Settles
+   * with the last value of the first message; the outcome of the second is dropped.
+   */
+  send(sql: string, afterwards?: string): Promise<string | undefined>
+  /** Sets whether the connection keeps the process alive. */
+  keepAlive(on: boolean): void
+  /** Ends the connection, whatever its state, within half a second. */
+  end(): Promise<void>
+}
+
+/** The connection could not be opened, so nothing was sent. */
+export class NotConnectedError extends Error {}
+
+/**
+ * Bounds how long a message on a connection that broke stays unanswered, in milliseconds. postgres.js may forget it, and its
+ * caller would wait for the whole time limit.
+ */
+const BROKEN_MS = 50
+
+/** After a failed attempt to connect, calls fail at once for this many milliseconds, so that they take the user's pool without delay. */
+const PAUSE_MS = 1_000
+
+export interface MessageOptions {
+  /** Overtakes messages that are not urgent. */
+  urgent?: boolean
+  /** A second message, see `OwnSession.send`. */
+  afterwards?: string | undefined
+}
+
+interface PendingMessage {
+  sql: string
+  afterwards: string | undefined
+  timeoutMs: number
+  resolve: (value: string | undefined) => void
+  reject: (error: unknown) => void
+}
+
+/**
+ * One connection for all stores on one client, opened by the first call and again after it broke. Heartbeats overtake
+ * releases: a late heartbeat loses a lock, a late release only delays a waiter.
+ */
+export class OwnConnection {
+  readonly #open: (broken: () => void) => Promise<OwnSession>
+  readonly #urgent: PendingMessage[] = []
+  readonly #others: PendingMessage[] = []
+  #session: Promise<OwnSession> | undefined
+  /** Fails the message that is under way, because its connection broke. */
+  #fail: (() => void) | undefined
+  #busy = false
+  #notBefore = 0
+  #users = 0
+
+  constructor(open: (broken: () => void) => Promise<OwnSession>) {
+    this.#open = open
+  }
+
+  /** Rejects with `NotConnectedError` if nothing was sent. */
+  run(
+    sql: string,
+    timeoutMs: number,
+    { urgent = false, afterwards }: MessageOptions = {},
+  ): Promise<string | undefined> {
+    return new Promise((resolve, reject) => {
+      const jobs = urgent ? this.#urgent : this.#others
+      jobs.push({ sql, afterwards, timeoutMs, resolve, reject })
+      if (!this.#busy) void this.#work()
+    })
+  }
+
+  /** Opens the connection, so that the first release need not wait for it. */
+  warm(): void {
+    if (!this.#session && !this.#busy) void this.#work()
+  }
+
+  /** Counts one more store. The connection is closed with the last. */
+  use(): this {
+    this.#users++
+    return this
+  }
+
+  async close(): Promise<void> {
+    if (--this.#users > 0) return
+    const session = this.#session
+    this.#session = undefined
+    await session?.then(
+      (open) => open.end(),
+      () => {},
+    )
+  }
+
+  async #work(): Promise<void> {
+    this.#busy = true
+    const session = await this.#connect().catch(
+      (error: unknown) => new NotConnectedError(String(error), { cause: error }),
+    )
+    if (session instanceof NotConnectedError) {
+      for (const { reject } of [...this.#urgent.splice(0), ...this.#others.splice(0)]) reject(session)
+      this.#busy = false
+      return
+    }
+    session.keepAlive(true)
+    for (let job = this.#next(); job; job = this.#next()) {
+      if (!(await this.#carryOut(job, session))) break
+    }
+    session.keepAlive(false)
+    this.#busy = false
+    if (this.#urgent.length + this.#others.length > 0) void this.#work()
+  }
+
+  #next(): PendingMessage | undefined {
+    return this.#urgent.shift() ?? this.#others.shift()
+  }
+
+  #connect(): Promise<OwnSession> {
+    if (this.#session) return this.#session
+    if (realWorld.now() < this.#notBefore) return Promise.reject(new Error('it could not be opened a moment ago'))
+    const opening = this.#open(() => {
+      if (this.#session === opening && this.#fail) realWorld.after(BROKEN_MS, this.#fail)
+      this.#forget(opening)
+    })
+    this.#session = opening
+    opening.catch(() => {
+      this.#notBefore = realWorld.now() + PAUSE_MS
+      this.#forget(opening)
+    })
+    return opening
+  }
+
+  #forget(session: Promise<OwnSession>): void {
+    if (this.#session === session) this.#session = undefined
+  }
+
+  /** Resolves with whether the connection can carry the next message. */
+  #carryOut({ sql, afterwards, timeoutMs, resolve, reject }: PendingMessage, session: OwnSession): Promise<boolean> {
+    const current = this.#session
+    return new Promise((done) => {
+      const fail = (why: string): void => {
+        settled()
+        if (current) this.#forget(current)
+        void session.end()
+        reject(new Error(why))
+        done(false)
+      }
+      // A connection whose packets are dropped never answers, and every other message would wait behind it.
+      const cancel = realWorld.after(timeoutMs * 1.5, () => fail('the server did not answer'))
+      const broke = (): void => {
+        if (this.#fail === broke) fail('the connection was closed')
+      }
+      const settled = (): void => {
+        cancel()
+        if (this.#fail === broke) this.#fail = undefined
+      }
+      this.#fail = broke
+      session.send(sql, afterwards).then(
+        (value) => {
+          settled()
+          resolve(value)
+          done(this.#session === current)
+        },
+        (error: unknown) => {
+          settled()
+          reject(error)
+          done(this.#session === current)
+        },
+      )
+    })
+  }
+}
+
+const shared = new WeakMap<object, OwnConnection>()
+
+/** The connection that belongs to this client. */
+export function ownConnectionOf(client: object, open: (broken: () => void) => Promise<OwnSession>): OwnConnection {
+  let dedicated = shared.get(client)
+  if (!dedicated) shared.set(client, (dedicated = new OwnConnection(open)))
+  return dedicated.use()
+}

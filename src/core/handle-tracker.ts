@@ -1,0 +1,58 @@
+import { isObserved } from './abort-fanout.js'
+
+/**
+ * Knows whether anybody can still reach a lock: its `Lock` object, its signal, or a listener of that signal. A lock that
+ * nobody can reach can never be released, so it must not be renewed for ever.
+ *
+ * Asked at every heartbeat, and not left to a FinalizationRegistry: in some processes none of these calls back (seen on
+ * Node 20, after a collection that a program asked for).
+ */
+export class HandleTracker {
+  /** Strong until the first heartbeat, weak from then on: most locks are released by then and never pay for a WeakRef. */
+  #handle: object | undefined = undefined
+  /** Weak from the first heartbeat on, unless somebody listens: a lock whose signal was read may be forgotten too. */
+  #controller: AbortController | WeakRef<AbortController> | undefined = undefined
+
+  attach(handle: object): void {
+    this.#handle = handle
+  }
+
+  /** From now on only its users keep the lock reachable. */
+  holdWeakly(): void {
+    if (this.#handle && !(this.#handle instanceof WeakRef)) this.#handle = new WeakRef(this.#handle)
+    const controller = this.#find()
+    if (!controller) return
+    controllerOf.set(controller.signal, controller)
+    this.#controller = isObserved(controller.signal) ? controller : new WeakRef(controller)
+  }
+
+  get isForgotten(): boolean {
+    if (!(this.#handle instanceof WeakRef) || this.#handle.deref() !== undefined) return false
+    return this.#find() === undefined
+  }
+
+  /** The signal if somebody has read it already. */
+  get signal(): AbortSignal | undefined {
+    return this.#find()?.signal
+  }
+
+  createSignal(): AbortSignal {
+    this.#controller = new AbortController()
+    return this.#controller.signal
+  }
+
+  abort(reason: Error): void {
+    this.#find()?.abort(reason)
+  }
+
+  drop(): void {
+    this.#handle = undefined
+  }
+
+  #find(): AbortController | undefined {
+    return this.#controller instanceof WeakRef ? this.#controller.deref() : this.#controller
+  }
+}
+
+/** A signal keeps its controller: without this a holder that has only the signal would not be told of a loss. */
+const controllerOf = new WeakMap<AbortSignal, AbortController>()

@@ -1,0 +1,174 @@
+/**
+ * How one process notifies another at once, without a server: every process that waits or holds watches a small file of its
+ * own beside the database, and the notifying process appends to it.
+ *
+ * A file rather than a socket: an append is complete when the call returns, so a process may release and exit, and it keeps
+ * no connection open to each of the others. (The database file itself would notify of every write of any process.)
+ *
+ * @module
+ */
+import {
+  type FSWatcher,
+  chmodSync,
+  closeSync,
+  constants,
+  fchmodSync,
+  fstatSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  watch,
+  writeSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import type { SqliteEvent } from './lease-table.js'
+
+/**
+ * How long, in milliseconds, a subscriber lives without being refreshed. Its process must have died or been frozen by then;
+ * shorter would cost more refreshing transactions, longer would leave more dead files to append to.
+ */
+export const SUBSCRIBER_TTL_MS = 60_000
+/**
+ * Size in bytes from which the file is emptied. A message appended at that very moment is lost: messages are hints, and a
+ * waiter asks again by itself.
+ */
+const LARGEST_BYTES = 256 * 1024
+/** Bytes read at a time: a few hundred messages, so that one read is enough almost always. */
+const CHUNK_BYTES = 16 * 1024
+/** What follows the path of the database in the name of the directory of wake-up files. */
+const SUFFIX = '-wakeups'
+
+export interface WakeupMessage {
+  key: string
+  event: SqliteEvent
+}
+
+export function wakeupDirectory(databasePath: string): string {
+  return databasePath + SUFFIX
+}
+
+/** This process's own file, which only other processes write to. */
+export class WakeupFile {
+  readonly id: string
+  readonly #path: string
+  readonly #fd: number
+  readonly #watcher: FSWatcher
+  readonly #onMessage: (message: WakeupMessage) => void
+  readonly #buffer = Buffer.allocUnsafe(CHUNK_BYTES)
+  #offset = 0
+  /** The beginning of a message whose end has not arrived. */
+  #rest = ''
+  #closed = false
+
+  /** Throws if the file cannot be created or watched: then this process is not notified, and its waiters poll. */
+  constructor(directory: string, id: string, onMessage: (message: WakeupMessage) => void, onBroken: () => void) {
+    this.id = id
+    this.#onMessage = onMessage
+    this.#path = join(directory, id)
+    const mode = createDirectory(directory)
+    this.#fd = openSync(this.#path, 'wx+', mode)
+    try {
+      fchmodSync(this.#fd, mode)
+      this.#watcher = watch(this.#path, { persistent: false }, () => (this.#isRemoved() ? onBroken() : this.#read()))
+      this.#watcher.on('error', onBroken)
+    } catch (error) {
+      closeSync(this.#fd)
+      rmSync(this.#path, { force: true })
+      throw error
+    }
+  }
+
+  close(): void {
+    if (this.#closed) return
+    this.#closed = true
+    this.#watcher.close()
+    closeSync(this.#fd)
+    rmSync(this.#path, { force: true })
+  }
+
+  /** Without its directory entry the file can no longer be found by other processes. */
+  #isRemoved(): boolean {
+    return this.#closed || fstatSync(this.#fd).nlink === 0
+  }
+
+  #read(): void {
+    for (;;) {
+      const length = readSync(this.#fd, this.#buffer, 0, this.#buffer.length, this.#offset)
+      if (length === 0) break
+      this.#offset += length
+      // latin1 keeps the bytes of a character that two chunks share; decode() reads them as UTF-8, message by message.
+      this.#rest += this.#buffer.toString('latin1', 0, length)
+    }
+    if (this.#offset > LARGEST_BYTES) {
+      ftruncateSync(this.#fd, 0)
+      this.#offset = 0
+    }
+    const lines = this.#rest.split('\n')
+    this.#rest = lines.pop() as string
+    for (const line of lines) {
+      const message = decode(line)
+      if (message) this.#onMessage(message)
+      if (this.#closed) return
+    }
+  }
+}
+
+/** Appends to the file of another process. A process that has ended meanwhile needs no notification, so errors are ignored. */
+export function notify(directory: string, id: string, messages: readonly WakeupMessage[]): void {
+  // The newline in front ends a message that a process which died in the middle of writing left behind: ours is still read.
+  const text = messages.map((message) => `\n${encode(message)}\n`).join('')
+  try {
+    const fd = openSync(join(directory, id), constants.O_WRONLY | constants.O_APPEND)
+    try {
+      writeSync(fd, text)
+    } finally {
+      closeSync(fd)
+    }
+  } catch {}
+}
+
+/**
+ * Removes the files of the given dead subscribers, and of all that are not among the live ones in the database. A file younger
+ * than `SUBSCRIBER_TTL_MS` stays: its process may not have added itself to the database yet.
+ */
+export function removeDeadFiles(
+  directory: string,
+  dead: readonly string[],
+  known?: { live: ReadonlySet<string>; date: number },
+): void {
+  try {
+    for (const id of dead) rmSync(join(directory, id), { force: true })
+    if (!known) return
+    for (const id of readdirSync(directory)) {
+      if (known.live.has(id)) continue
+      const path = join(directory, id)
+      const stat = statSync(path, { throwIfNoEntry: false })
+      if (stat && known.date - stat.mtimeMs > SUBSCRIBER_TTL_MS) rmSync(path, { force: true })
+    }
+  } catch {}
+}
+
+/** Users who may write to the database may notify, and no others. Returns the mode for a wake-up file. */
+function createDirectory(directory: string): number {
+  const mode = statSync(directory.slice(0, -SUFFIX.length)).mode & 0o666
+  if (mkdirSync(directory, { recursive: true })) chmodSync(directory, mode | ((mode & 0o444) >> 2))
+  return mode
+}
+
+function encode({ key, event }: WakeupMessage): string {
+  return JSON.stringify({ key, event: 'token' in event ? { ...event, token: String(event.token) } : event })
+}
+
+function decode(line: string): WakeupMessage | undefined {
+  if (line === '') return undefined
+  try {
+    const { key, event } = JSON.parse(Buffer.from(line, 'latin1').toString()) as WakeupMessage
+    return { key, event: 'token' in event ? { ...event, token: BigInt(event.token) } : event }
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,166 @@
+import {
+  appendFileSync,
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
+import type { Store, StoreEvent } from '../../../src/store.js'
+import { WakeupFile, type WakeupMessage, notify } from '../../../src/stores/sqlite/wakeup-file.js'
+import { ask, claim, count, directory, granted, open, until } from './fixture.js'
+
+/** A wake-up file beside an empty file that stands for the database. */
+function openWakeupFile(home = directory()): { folder: string; received: WakeupMessage[] } {
+  writeFileSync(join(home, 'db'), '')
+  const folder = join(home, 'db-wakeups')
+  const received: WakeupMessage[] = []
+  const file = new WakeupFile(
+    folder,
+    'mine',
+    (message) => received.push(message),
+    () => {},
+  )
+  onTestFinished(() => file.close())
+  return { folder, received }
+}
+
+const granting = (owner: string): StoreEvent => ({ type: 'granted', owner, token: 2n ** 60n, ttlMs: 3_000 })
+
+test('a wake-up file receives every message, in order, whatever the message contains', async () => {
+  const { folder, received } = openWakeupFile()
+  const messages: WakeupMessage[] = Array.from({ length: 500 }, (_, i) => ({
+    key: `lock:ö\n"${i}"`,
+    event: granting(`o-${i}`),
+  }))
+  for (const message of messages) notify(folder, 'mine', [message])
+  await until('all are received', () => received.length === messages.length)
+  expect(received).toEqual(messages)
+})
+
+test('a wake-up file is emptied before it grows large', async () => {
+  const { folder, received } = openWakeupFile()
+  const event = granting('x'.repeat(1_000))
+  for (let i = 0; i < 10; i++) {
+    notify(
+      folder,
+      'mine',
+      Array.from({ length: 100 }, () => ({ key: 'lock:a', event })),
+    )
+    await until('it is received', () => received.length === (i + 1) * 100)
+  }
+  expect(statSync(join(folder, 'mine')).size).toBeLessThan(512 * 1024)
+})
+
+test('a message that a process left half written does not hide the next one', async () => {
+  const { folder, received } = openWakeupFile()
+  appendFileSync(join(folder, 'mine'), '{"key":"lock:a","ev')
+  notify(folder, 'mine', [{ key: 'lock:b', event: { type: 'changed' } }])
+  await until('it is received', () => received.length > 0)
+  expect(received).toEqual([{ key: 'lock:b', event: { type: 'changed' } }])
+})
+
+test('users who may write to the database may write to wake-up files, and no others', () => {
+  const home = directory()
+  writeFileSync(join(home, 'db'), '')
+  chmodSync(join(home, 'db'), 0o660)
+  const { folder } = openWakeupFile(home)
+  expect(statSync(folder).mode & 0o777).toBe(0o770)
+  expect(statSync(join(folder, 'mine')).mode & 0o777).toBe(0o660)
+})
+
+test('notifying a process whose file is gone throws nothing', () => {
+  notify(join(directory(), 'nowhere'), 'nobody', [{ key: 'lock:a', event: { type: 'changed' } }])
+})
+
+function subscribe(
+  store: Store,
+  key: string,
+): { events: StoreEvent[]; watch: ReturnType<NonNullable<Store['watch']>> } {
+  const events: StoreEvent[] = []
+  const watch = (store.watch as NonNullable<Store['watch']>)(key, (event) => events.push(event))
+  return { events, watch }
+}
+
+test('keys that begin to be watched together share one wake-up file, and closing the store removes it', async () => {
+  const path = join(directory(), 'locks.db')
+  const store = open(path)
+  const watches = Array.from({ length: 50 }, (_, i) => subscribe(store, `lock:${i}`).watch)
+  for (const { ready } of watches) expect(await ready).toBe(true)
+  expect(readdirSync(`${path}-wakeups`)).toHaveLength(1)
+  expect([count(path, 'subscribers'), count(path, 'subscriptions')]).toEqual([1, 50])
+  await store.close()
+  expect(watches.some((watch) => watch.live())).toBe(false)
+  expect(readdirSync(`${path}-wakeups`)).toEqual([])
+  expect([count(path, 'subscribers'), count(path, 'subscriptions')]).toEqual([0, 0])
+})
+
+test('a key that is watched again soon after is live at once', async () => {
+  const path = join(directory(), 'locks.db')
+  const [store, other] = [open(path), open(path)]
+  const first = subscribe(store, 'lock:a')
+  expect(await first.watch.ready).toBe(true)
+  first.watch.close()
+  const again = subscribe(store, 'lock:a')
+  expect(again.watch.ready).toBe(true)
+  await granted(other, claim('lock:a', 'me', { announce: true }))
+  await until('it is received', () => again.events.length > 0)
+  expect(first.events).toEqual([])
+})
+
+test('a wake-up file that was removed is replaced by a new one', async () => {
+  const path = join(directory(), 'locks.db')
+  const [store, other] = [open(path), open(path)]
+  const { events, watch } = subscribe(store, 'lock:a')
+  expect(await watch.ready).toBe(true)
+  const [old] = readdirSync(`${path}-wakeups`)
+  rmSync(`${path}-wakeups`, { recursive: true })
+  await until('there is a new one', () => {
+    const [now] = existsSync(`${path}-wakeups`) ? readdirSync(`${path}-wakeups`) : []
+    return watch.live() && now !== undefined && now !== old
+  })
+  await granted(other, claim('lock:a', 'me', { announce: true }))
+  await until('it is received', () => events.length > 0)
+})
+
+test('a watch is not live where no wake-up file can be created, and everything else works', async () => {
+  const path = join(directory(), 'locks.db')
+  writeFileSync(`${path}-wakeups`, 'in the way')
+  const [store, other] = [open(path), open(path)]
+  const { events, watch } = subscribe(store, 'lock:a')
+  expect(await watch.ready).toBe(false)
+  expect(watch.live()).toBe(false)
+  await granted(other, claim('lock:a', 'other'))
+  expect(await ask(store, claim('lock:a', 'me', { queueMs: 5_000 }))).toMatchObject({ granted: false })
+  await other.release([{ key: 'lock:a', owner: 'other' }])
+  await granted(store, claim('lock:a', 'me'))
+  // Events of the same store need no file.
+  await ask(store, claim('lock:a', 'next', { queueMs: 5_000 }))
+  await store.release([{ key: 'lock:a', owner: 'me' }])
+  expect(events).toMatchObject([{ type: 'granted', owner: 'next' }])
+})
+
+test('old wake-up files without a subscriber in the database are removed', async () => {
+  const path = join(directory(), 'locks.db')
+  mkdirSync(`${path}-wakeups`)
+  for (const name of ['old', 'young']) writeFileSync(join(`${path}-wakeups`, name), '')
+  const longAgo = new Date(Date.now() - 120_000)
+  utimesSync(join(`${path}-wakeups`, 'old'), longAgo, longAgo)
+  expect(await subscribe(open(path), 'lock:a').watch.ready).toBe(true)
+  const left = readdirSync(`${path}-wakeups`)
+  expect(left).toHaveLength(2)
+  expect(left).toContain('young')
+})
+
+test('an error of a listener does not make the call that notified it fail', async () => {
+  const store = open(join(directory(), 'locks.db'))
+  store.watch?.('lock:a', () => {
+    throw new Error('a bug in a listener')
+  })
+  expect(await store.acquire([claim('lock:a', 'me', { announce: true })])).toMatchObject([{ granted: true }])
+})
