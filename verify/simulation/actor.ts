@@ -227,8 +227,10 @@ export class Actor {
         this.shape.inProcess ||
         this.judge.wasRefused(process, keyOf(wait.key), from - 10_000, process.local) ||
         this.judge.wasHeldBy(process, wait.key, from) ||
-        // The waiter is behind a request of its own process that may be open: nobody can tell whether that has arrived.
-        (this.shape.blocks && this.connection?.isAsking(keyOf(wait.key)) === true)
+        // The waiter is behind a request of its own process that may be open, or was when its time was up (its caller learns
+        // of it much later if the process freezes in between): nobody can tell whether that request has arrived.
+        (this.shape.blocks &&
+          [process.local, wait.asked + wait.waitMs].some((at) => this.connection?.wasAsking(keyOf(wait.key), at)))
       if (!busy) this.judge.accuse('outage reported as busy', `${this.label} ${wait.key}: the server never refused it`)
     } else if (code === 'STORE_UNAVAILABLE') {
       const quickest = this.weather.latency[1] * (this.shape.redlock ? REDLOCK_TRIPS : 4) + 1

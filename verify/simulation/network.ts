@@ -33,8 +33,8 @@ export interface Wire {
   readonly listeners: number
   /** Every subscription to what was revoked has reached the server. */
   readonly hearsRevocations: boolean
-  /** A request for this key is on the way, or open inside the server. */
-  isAsking(key: string): boolean
+  /** At this moment, a request for this key was on the way, or open inside the server, and has had no answer since. */
+  wasAsking(key: string, at: number): boolean
   /** The last request for this key that has come to an end failed. On a store that keeps requests open, the next may take long. */
   hasFailed(key: string): boolean
   clearUp(): void
@@ -62,7 +62,7 @@ export class Connection implements Wire {
   #pushesUntil = 0
   #clear = false
   /** Claims that were sent and not answered, until the core gives them up. */
-  readonly #asking = new Set<{ key: string; until: number }>()
+  readonly #asking = new Set<{ key: string; from: number; until: number }>()
   /** Keys whose last request failed or was lost, on a store that keeps requests open. */
   readonly #failed = new Set<string>()
   /** Of all rounds so far. */
@@ -106,9 +106,8 @@ export class Connection implements Wire {
     return this.#failed.has(key)
   }
 
-  isAsking(key: string): boolean {
-    const now = this.process.local
-    return [...this.#asking].some((each) => each.key === key && now <= each.until)
+  wasAsking(key: string, at: number): boolean {
+    return [...this.#asking].some((each) => each.key === key && each.from <= at && at <= each.until)
   }
 
   clearUp(): void {
@@ -246,7 +245,8 @@ export class Connection implements Wire {
   #track(method: string, sent: unknown[]): () => void {
     if (method !== 'acquire' || !this.#shape.blocks) return () => {}
     const tracked = (sent[0] as Claim[]).map(({ key, blockMs = 0 }) => {
-      return { key: keyOf(key), until: this.process.local + this.#shape.timeoutMs + blockMs }
+      const from = this.process.local
+      return { key: keyOf(key), from, until: from + this.#shape.timeoutMs + blockMs }
     })
     for (const each of tracked) this.#asking.add(each)
     return () => {

@@ -50,7 +50,7 @@ export class RedlockWire implements Wire {
     this.store = this.#observed(new RedlockStore(lines, settings, async () => {}, nodes), parts.judge, cluster)
   }
 
-  isAsking(): boolean {
+  wasAsking(): boolean {
     return false
   }
 

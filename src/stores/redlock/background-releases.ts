@@ -1,4 +1,3 @@
-import type { Claim } from '../../store.js'
 import { type Cluster, limit, nodeAt } from './cluster.js'
 import type { NodeRelease } from './node.js'
 
@@ -16,7 +15,7 @@ interface Leftover extends NodeRelease {
 }
 
 /**
- * Releases what failed attempts left behind, also on nodes that never replied: a vote may arrive although its reply does not.
+ * Releases what failed attempts and lost leases left behind, also on nodes that never replied: a vote may arrive although its reply does not.
  * Tries a few times, and never past the time when the key has expired anyway.
  */
 export class BackgroundReleases {
@@ -33,10 +32,10 @@ export class BackgroundReleases {
   }
 
   /** To be sent with the next `flush`, to this set of nodes. */
-  add(nodes: number, [owner, claim]: readonly [string, Claim], quiet: boolean): void {
-    const expiresAt = this.#cluster.world.now() + claim.ttlMs
+  add(nodes: number, [owner, { key, ttlMs }]: readonly [string, { key: string; ttlMs: number }], quiet: boolean): void {
+    const expiresAt = this.#cluster.world.now() + ttlMs
     for (const [i, outgoing] of this.#outgoing.entries()) {
-      if (nodes & (1 << i)) outgoing.push({ key: claim.key, owner, quiet, expiresAt, tries: RELEASE_TRIES })
+      if (nodes & (1 << i)) outgoing.push({ key, owner, quiet, expiresAt, tries: RELEASE_TRIES })
     }
     this.#hasOutgoing = true
   }

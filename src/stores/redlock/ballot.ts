@@ -38,6 +38,8 @@ export interface BallotParts {
   releases: BackgroundReleases
   guesses: TokenGuess
   freshOwner: (claim: Claim) => string
+  /** Whether the lease of an attempt that was granted has not ended since. */
+  isHeld: (attempt: BallotAttempt) => boolean
   /** Whether this process watches the key, or did a moment ago: then other processes may wait for it too. */
   hasWaiters: (key: string) => boolean
 }
@@ -146,8 +148,10 @@ export class Ballot {
   }
 
   #countHeld(bit: number, attempt: BallotAttempt, { counter, micros }: VoteReply, raised: boolean): void {
-    // The vote arrived after the attempt had failed: it would block the key until it expires.
-    if (attempt.phase === 'failed') return this.#parts.releases.add(bit, [attempt.owner, attempt.claim], true)
+    const { owner, claim, phase } = attempt
+    // The vote arrived after the attempt had failed, or after its lease had ended: it would block the key until it expires.
+    if (phase === 'failed') return this.#parts.releases.add(bit, [owner, claim], true)
+    if (phase === 'granted' && !this.#parts.isHeld(attempt)) return this.#parts.releases.add(bit, [owner, claim], false)
     countHeld(attempt, bit, raised ? this.#guess : counter, micros, raised)
   }
 

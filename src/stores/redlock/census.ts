@@ -103,6 +103,7 @@ export class Census {
   #reading = false
   #notBefore = Number.NEGATIVE_INFINITY
   #waiting: ((error: Error | undefined) => void)[] = []
+  #afterReading: (() => void)[] = []
 
   constructor(cluster: Cluster) {
     this.#cluster = cluster
@@ -121,6 +122,17 @@ export class Census {
     }
     this.#waiting.push(done)
     if (!this.#reading) this.#read(1)
+  }
+
+  /**
+   * Calls back when the reading that is under way has ended, at once if there is none, with whether a server process votes that
+   * was not among `asked` (as `runs` was then).
+   */
+  findNewVoter(asked: readonly string[], done: (found: boolean) => void): void {
+    const finish = (): void =>
+      done(this.runs.some((run, i) => (this.#voting & (1 << i)) !== 0 && run !== '' && run !== asked[i]))
+    if (this.#reading) this.#afterReading.push(finish)
+    else finish()
   }
 
   /** A reply to another request carried the node's standing. Returns whether it counts. */
@@ -209,6 +221,7 @@ export class Census {
       this.#reading = false
       this.#notBefore = this.#cluster.world.now() + this.#pauseMs(now)
       if (this.#waiting.length > 0) this.#settleWaiting(this.#ready ? undefined : this.#unavailable())
+      for (const done of this.#afterReading.splice(0)) done()
     })
   }
 

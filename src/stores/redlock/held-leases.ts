@@ -67,6 +67,7 @@ export class HeldLeases {
     const entries = renewals.map(({ key, owner }) => this.#attempts.find(key, owner))
     const items = renewals.map((renewal, i) => this.#renewal(renewal, entries[i]))
     const absent = new Array<number>(items.length).fill(0)
+    const taken = new Array<number>(items.length).fill(0)
     let outcomes: PollOutcome[] = []
     const settle = (polled: PollOutcome[]): void => {
       outcomes = polled
@@ -93,9 +94,12 @@ export class HeldLeases {
       poll({
         cluster: this.#cluster,
         size: items.length,
-        ask: (i, answer) => this.#askRenewal(i, items, absent, answer),
+        ask: (i, answer) => this.#askRenewal(i, items, { absent, taken }, answer),
         done: settle,
-        closed: () => this.#restore(items, entries, outcomes, absent),
+        closed: () => {
+          this.#restore(items, entries, outcomes, absent)
+          this.#releaseLost(items, outcomes, { absent, taken })
+        },
       })
     })
   }
@@ -171,7 +175,7 @@ export class HeldLeases {
   #askRenewal(
     i: number,
     items: readonly NodeRenewal[],
-    absent: number[],
+    { absent, taken }: Missing,
     answer: (answers: readonly ItemAnswer[] | Cause) => void,
   ): void {
     const node = nodeAt(this.#cluster, i)
@@ -182,7 +186,8 @@ export class HeldLeases {
       if (reply instanceof Error) return answer(() => nodeFailure(node, reply))
       if (!census.observe(i, reply.standing)) return answer(() => census.cause(i))
       const answers = reply.items.map((renewed: NodeRenewed | Error, at): ItemAnswer => {
-        if (renewed === 'absent') absent[at] = (absent[at] as number) | (1 << i)
+        const missing = renewed === 'absent' ? absent : renewed === 'taken' ? taken : undefined
+        if (missing) missing[at] = (missing[at] as number) | (1 << i)
         return renewed instanceof Error ? () => nodeFailure(node, renewed) : renewed === 'ours' ? 'yes' : 'no'
       })
       answer(answers)
@@ -209,9 +214,34 @@ export class HeldLeases {
         votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false, announce: false, value: undefined })
       }
       if (votes.length === 0 || run === '') continue
-      nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, notifyWaiters: false }, () => {})
+      nodeAt(this.#cluster, i).vote({ run, items: votes, token: 0, notifyWaiters: false }, () => {
+        // Released or lost while the vote was on its way: it would block the key on this node until it expires.
+        const ended = votes.filter(({ key, owner }) => !this.#attempts.find(key, owner))
+        for (const vote of ended) this.#parts.releases.add(1 << i, [vote.owner, vote], false)
+        this.#parts.releases.flush()
+      })
     }
   }
+
+  /**
+   * Releases what is left of leases that a majority of the nodes does not have any more. A node that was not told of a
+   * revocation keeps the key, and together with a vote that arrives late, that can be a majority which nobody holds.
+   */
+  #releaseLost(items: readonly NodeRenewal[], outcomes: readonly PollOutcome[], { absent, taken }: Missing): void {
+    const { nodes } = this.#cluster
+    for (const [at, item] of items.entries()) {
+      if (outcomes[at] !== 'no') continue
+      const left = (2 ** nodes.length - 1) & ~((absent[at] as number) | (taken[at] as number))
+      if (left !== 0) this.#parts.releases.add(left, [item.owner, item], false)
+    }
+    this.#parts.releases.flush()
+  }
+}
+
+/** By item: the set of nodes on which the key is absent, and of those on which another owner has it. */
+interface Missing {
+  absent: number[]
+  taken: number[]
 }
 
 function isDisagreement(answer: Renewed): boolean {

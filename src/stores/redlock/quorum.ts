@@ -31,6 +31,7 @@ export class Quorum {
       releases,
       guesses: new TokenGuess(cluster.world, cluster.nodes.length),
       freshOwner: (claim) => attempts.freshOwner(claim.owner),
+      isHeld: ({ claim, owner }) => attempts.find(claim.key, owner) !== undefined,
       hasWaiters,
     }
     this.#held = new HeldLeases({ cluster, census, attempts, releases, hasWaiters, usualMs: () => this.usualMs })
@@ -119,16 +120,25 @@ export class Quorum {
     }
   }
 
-  #vote(claims: readonly Claim[], done: (answers: Answer[]) => void): void {
-    const { world } = this.#cluster
+  #vote(claims: readonly Claim[], done: (answers: Answer[]) => void, isSecond = false): void {
+    const { world, nodeTimeoutMs } = this.#cluster
     this.census.enter((error) => {
       if (error) return done(claims.map(() => ({ granted: 'unknown', error })))
       const startedAt = world.now()
+      const asked = [...this.census.runs]
       const ballot = new Ballot(this.#parts, claims, (answers) => {
-        if (answers.some((answer) => answer.granted !== 'unknown')) this.#observeLatency(world.now() - startedAt)
+        const elapsed = world.now() - startedAt
+        if (answers.some((answer) => answer.granted !== 'unknown')) this.#observeLatency(elapsed)
+        const hasFailed = answers.some((answer) => answer.granted === 'unknown')
+        // A second ballot fits into the time limit of the call only if no node has used up its own in the first.
+        if (hasFailed && !isSecond && elapsed < nodeTimeoutMs)
+          this.#voteAgain({ claims, entries, asked }, answers, finish)
+        else finish(answers)
+      })
+      const finish = (answers: Answer[]): void => {
         for (const [i, answer] of answers.entries()) this.#remember(entries[i] as OwnAttempt, answer, startedAt)
         done(answers)
-      })
+      }
       const entries = ballot.attempts.map((attempt): OwnAttempt => {
         const { claim, owner } = attempt
         this.#attempts.find(claim.key, claim.owner)?.abandon?.()
@@ -146,6 +156,33 @@ export class Quorum {
         return entry
       })
       ballot.start()
+    })
+  }
+
+  /**
+   * Too few nodes could be counted, for example because one was restarted. If another node votes that was not asked, because it
+   * said nothing when this process last looked, those claims are decided anew: a majority is there, so it is no outage.
+   */
+  #voteAgain(
+    { claims, entries, asked }: { claims: readonly Claim[]; entries: readonly OwnAttempt[]; asked: readonly string[] },
+    answers: Answer[],
+    done: (answers: Answer[]) => void,
+  ): void {
+    this.census.findNewVoter(asked, (found) => {
+      const isOpen = ({ key, claimedBy }: OwnAttempt, i: number): boolean =>
+        // Released meanwhile: its caller wants no grant any more.
+        answers[i]?.granted === 'unknown' && this.#attempts.find(key, claimedBy) === entries[i]
+      const again = found ? [...entries.keys()].filter((i) => isOpen(entries[i] as OwnAttempt, i)) : []
+      if (again.length === 0) return done(answers)
+      const fill = (given: Answer[]): void => {
+        for (const [at, position] of again.entries()) answers[position] = given[at] as Answer
+        done(answers)
+      }
+      this.#vote(
+        again.map((i) => claims[i] as Claim),
+        fill,
+        true,
+      )
     })
   }
 

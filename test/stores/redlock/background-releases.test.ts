@@ -3,7 +3,10 @@ import { BackgroundReleases } from '../../../src/stores/redlock/background-relea
 import type { Cluster } from '../../../src/stores/redlock/cluster.js'
 import type { NodeRelease } from '../../../src/stores/redlock/node.js'
 import { Quorum } from '../../../src/stores/redlock/quorum.js'
+import type { Answer, Grant } from '../../../src/store.js'
 import { VirtualWorld } from '../../../testbed/virtual-world.js'
+import type { ModelNode } from '../../../verify/simulation/redlock/model-node.js'
+import { exclusive, type ModelCluster, modelCluster } from './model-cluster.js'
 
 const claim = { key: 'lock:x', owner: 'a', weight: 1, capacity: 1, ttlMs: 30_000 }
 
@@ -55,4 +58,77 @@ test('the release of a held lease is sent again to a node that said nothing', as
   expect(answers).toMatchObject([{ outcome: 'released' }])
   await world.pass(60_000)
   expect(sent).toEqual([1, 1, 2])
+})
+
+/** The first acquisition asks those nodes that were quickest to tell that they vote; later ones ask all of them. */
+async function usedCluster(): Promise<ModelCluster> {
+  const cluster = modelCluster()
+  cluster.quorum.acquire([{ ...exclusive, key: 'lock:first' }], () => {})
+  await cluster.world.pass(100)
+  return cluster
+}
+
+const holdersOf = (nodes: readonly ModelNode[]): number[] => nodes.map((node) => node.inspect(exclusive.key).length)
+
+test('a lease that a majority has lost is released on the node that still has it', async () => {
+  const { world, quorum, nodes } = await usedCluster()
+  const granted: Answer[] = []
+  quorum.acquire([exclusive], (answers) => granted.push(...answers))
+  await world.pass(100)
+  const { owner } = granted[0] as Grant
+  expect(holdersOf(nodes)).toEqual([1, 1, 1])
+  // The third node is not told of the revocation.
+  for (const node of nodes.slice(0, 2)) node.revoke(exclusive.key)
+  const renewed: unknown[] = []
+  quorum.renew([{ key: exclusive.key, owner, ttlMs: 30_000 }], (answers) => renewed.push(...answers))
+  await world.pass(100)
+  expect(renewed).toEqual([{ outcome: 'gone' }])
+  expect(holdersOf(nodes)).toEqual([0, 0, 0])
+})
+
+test.each(['released', 'lost'])('a vote that arrives after its lease was %s is released', async (end) => {
+  const { world, quorum, nodes, intercept } = await usedCluster()
+  let late: (() => void) | undefined
+  intercept.on = (call, node, deliver) => {
+    if (call === 'vote' && node === 2) late = deliver
+    else world.after(1, deliver)
+  }
+  const granted: Answer[] = []
+  quorum.acquire([exclusive], (answers) => granted.push(...answers))
+  await world.pass(200)
+  const { owner, token } = granted[0] as Grant
+  expect(holdersOf(nodes)).toEqual([1, 1, 0])
+  const lease = { key: exclusive.key, owner, token }
+  if (end === 'lost') {
+    for (const node of nodes.slice(0, 2)) node.revoke(exclusive.key)
+    quorum.renew([{ ...lease, ttlMs: 30_000 }], () => {})
+  } else quorum.release([lease], () => {})
+  await world.pass(1_000)
+  expect(late).toBeDefined()
+  late?.()
+  await world.pass(100)
+  expect(holdersOf(nodes)).toEqual([0, 0, 0])
+})
+
+test('a vote that restores a lease on a node is released if the lease has ended when it arrives', async () => {
+  const { world, quorum, nodes, intercept } = await usedCluster()
+  const granted: Answer[] = []
+  quorum.acquire([exclusive], (answers) => granted.push(...answers))
+  await world.pass(100)
+  const { owner, token } = granted[0] as Grant
+  nodes[2]?.expire(exclusive.key)
+  let late: (() => void) | undefined
+  intercept.on = (call, _node, deliver) => {
+    if (call === 'vote') late = deliver
+    else world.after(1, deliver)
+  }
+  const lease = { key: exclusive.key, owner, token }
+  quorum.renew([{ ...lease, ttlMs: 30_000 }], () => {})
+  await world.pass(100)
+  quorum.release([lease], () => {})
+  await world.pass(1_000)
+  expect(late).toBeDefined()
+  late?.()
+  await world.pass(100)
+  expect(holdersOf(nodes)).toEqual([0, 0, 0])
 })
