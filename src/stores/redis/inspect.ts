@@ -30,19 +30,25 @@ export class RedisInspector {
   readonly #foreign: ForeignHolders | undefined
   /** What a script is given besides the index and the plain keys. */
   readonly #sideKeys: (keys: readonly string[]) => string[]
+  /** Without it, a listing could miss what this store has just been granted. */
+  readonly #announced: () => Promise<void>
 
   constructor(
     transport: Transport,
     keys: Keys,
     scripts: RedisScripts,
-    foreign: ForeignHolders | undefined,
-    sideKeys: (keys: readonly string[]) => string[],
+    options: {
+      foreign: ForeignHolders | undefined
+      sideKeys: (keys: readonly string[]) => string[]
+      announced: () => Promise<void>
+    },
   ) {
     this.#transport = transport
     this.#keys = keys
     this.#scripts = scripts
-    this.#foreign = foreign
-    this.#sideKeys = sideKeys
+    this.#foreign = options.foreign
+    this.#sideKeys = options.sideKeys
+    this.#announced = options.announced
   }
 
   async holders(prefix: string): Promise<HolderView[]> {
@@ -120,6 +126,7 @@ export class RedisInspector {
     const kind = kindOf(prefix)
     const whole = kind.length < prefix.length
     if (whole && !this.#keys.cluster) return [this.#keys.index(prefix).name]
+    await this.#announced()
     const found: string[] = []
     for (let from = 0; ; from += PAGE) {
       const args = [String(from), String(from + PAGE - 1)]

@@ -18,6 +18,7 @@ export class Readiness {
   readonly #eviction: Eviction | undefined
   /** By the address of the server. */
   readonly #clocks = new Map<string, ServerClock>()
+  readonly #announcing = new Set<Promise<unknown>>()
 
   constructor(
     adapter: Adapter,
@@ -78,9 +79,18 @@ export class Readiness {
     if (index.announcedUntil > now + neededMs - DAY_MS) return
     index.announcedUntil = now + neededMs - DAY_MS + ANNOUNCE_EVERY_MS
     const args = [index.name, String(Math.ceil(neededMs + HOUR_MS))]
-    this.#transport.run(this.#scripts.index, [this.#keys.directory], args).catch(() => {
-      index.announcedUntil = index.warmUntil = 0
-    })
+    const announcing = this.#transport
+      .run(this.#scripts.index, [this.#keys.directory], args)
+      .catch(() => {
+        index.announcedUntil = index.warmUntil = 0
+      })
+      .finally(() => this.#announcing.delete(announcing))
+    this.#announcing.add(announcing)
+  }
+
+  /** Settles when the directory knows of every index that this store has used so far. On a cluster it may be on another server. */
+  async announced(): Promise<void> {
+    while (this.#announcing.size > 0) await Promise.all(this.#announcing)
   }
 }
 

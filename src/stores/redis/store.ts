@@ -117,7 +117,11 @@ export class RedisStore implements Store {
       replicas > 0 ? new Replication(adapter, this.#keys, { replicas, withinMs, timeoutMs, release }) : undefined
     this.#foreign = listForeign ? new ForeignHolders(adapter, this.#keys, timeoutMs / 2) : undefined
     const sideKeys = (keys: readonly string[]): string[] => this.#sideKeys(keys)
-    this.#inspector = new RedisInspector(this.#transport, this.#keys, this.#scripts, this.#foreign, sideKeys)
+    this.#inspector = new RedisInspector(this.#transport, this.#keys, this.#scripts, {
+      foreign: this.#foreign,
+      sideKeys,
+      announced: () => this.#readiness.announced(),
+    })
     // A script that pushes to the inbox of another process cannot declare it.
     const listening = { timeoutMs, inbox: !declareKeys }
     this.#wakeups = new RedisWakeups(adapter, this.#keys, listening, {

@@ -238,3 +238,31 @@ function ioredisClient(): ReturnType<(typeof ioredis)[6]>['client'] {
   cleanups.push(end)
   return client
 }
+
+test('holders() lists what this store was just granted, although the directory learns of its index late', async () => {
+  const { client, end } = ioredis[6](server.url)
+  cleanups.push(end)
+  const adapter = adapterOf(client)
+  let announce = (): void => {}
+  const mayAnnounce = new Promise<void>((resolve) => {
+    announce = resolve
+  })
+  const { evalsha, eval: run } = adapter
+  // As on a cluster, where the directory may be on another server than the lock.
+  const late =
+    (call: typeof evalsha): typeof evalsha =>
+    async (script, keys, args) => {
+      if (args[0] === 'leasehold:1:held:lock') await mayAnnounce
+      return call.call(adapter, script, keys, args)
+    }
+  adapter.evalsha = late(evalsha)
+  adapter.eval = late(run)
+  const store = createRedisStore(adapter, { listForeign: false })
+  cleanups.push(() => store.close())
+  const held = claim('lock:listed')
+  await granted(store, held)
+  // Not a whole kind, so the directory says which indexes there are.
+  const listing = store.holders?.('loc')
+  setTimeout(announce, 50)
+  expect(await listing).toMatchObject([{ key: held.key, owner: held.owner }])
+})

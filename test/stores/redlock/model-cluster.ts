@@ -1,11 +1,11 @@
 /** Redlock's algorithm over models of its nodes, with a hand on every request. */
 import type { Cluster } from '../../../src/stores/redlock/cluster.js'
 import { Quorum } from '../../../src/stores/redlock/quorum.js'
-import { ALL } from '../../../src/store.js'
+import { ALL, type Claim } from '../../../src/store.js'
 import { VirtualWorld } from '../../../testbed/virtual-world.js'
 import { ModelNode } from '../../../verify/simulation/redlock/model-node.js'
 
-export const exclusive = { key: 'lock:x', owner: 'a', weight: ALL, capacity: ALL, ttlMs: 30_000 }
+export const exclusive: Claim = { key: 'lock:x', owner: 'a', weight: ALL, capacity: ALL, ttlMs: 30_000 }
 
 export interface ModelCluster {
   world: VirtualWorld
