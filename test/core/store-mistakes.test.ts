@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { createLocks, memory, type Store } from '../../src/index.js'
+import { RemoteMemory } from './remote-memory.js'
 
 const inner = memory()
 const base: Store = {
@@ -88,16 +89,14 @@ test.each([
 
 test('a renewal that is answered with nonsense loses no lock before its time', async () => {
   let nonsense = true
-  const store = {
-    ...base,
-    renew: async (renewals: never) => (nonsense ? [{ outcome: 'ours' }] : inner.renew(renewals)),
-  } as unknown as Store
-  const locks = createLocks(store, { ttl: 400 })
-  const lock = await locks.acquire('renewed')
-  setTimeout(() => (nonsense = false), 250)
-  await new Promise((resolve) => setTimeout(resolve, 700))
-  expect(lock.isHeld).toBe(true)
-  await locks.close({ grace: 0 })
+  const remote: RemoteMemory = new RemoteMemory({
+    renew: async (renewals) => (nonsense ? [{ outcome: 'ours' } as never] : remote.real.renew(renewals)),
+  })
+  const acquiring = remote.locks({ ttl: 400 }).acquire('renewed')
+  await remote.pass(250)
+  nonsense = false
+  await remote.pass(450)
+  expect((await acquiring).isHeld).toBe(true)
 })
 
 test('events that mean nothing, and subscriptions that fail late or do not close, cost nobody its turn', async () => {
@@ -152,29 +151,30 @@ test('a thenable that is not a native promise is a valid answer', async () => {
 })
 
 test('a listener that throws does not stop the heartbeat of any lock', async () => {
-  const locks = createLocks(base, { ttl: 150 })
+  const remote = new RemoteMemory()
+  const locks = remote.locks({ ttl: 150 })
+  let thrown = 0
   locks.on('renewed', () => {
+    thrown++
     throw new Error('a mistake of the user')
   })
-  const held = await Promise.all([locks.acquire('h1'), locks.acquire('h2')])
-  await new Promise((resolve) => setTimeout(resolve, 400))
-  expect(held.map((lock) => lock.isHeld)).toEqual([true, true])
-  await locks.close({ grace: 0 })
+  const acquiring = [locks.acquire('h1'), locks.acquire('h2')]
+  await remote.pass(400)
+  expect((await Promise.all(acquiring)).map((lock) => lock.isHeld)).toEqual([true, true])
+  expect(thrown).toBeGreaterThanOrEqual(4)
 })
 
 test('a store whose renew throws loses no lock before its time', async () => {
   let broken = true
-  const store: Store = {
-    ...base,
+  const remote: RemoteMemory = new RemoteMemory({
     renew: (renewals) => {
       if (broken) throw new Error('not now')
-      return inner.renew(renewals)
+      return remote.real.renew(renewals)
     },
-  }
-  const locks = createLocks(store, { ttl: 400 })
-  const lock = await locks.acquire('renewed')
-  setTimeout(() => (broken = false), 250)
-  await new Promise((resolve) => setTimeout(resolve, 700))
-  expect(lock.isHeld).toBe(true)
-  await locks.close({ grace: 0 })
+  })
+  const acquiring = remote.locks({ ttl: 400 }).acquire('renewed')
+  await remote.pass(250)
+  broken = false
+  await remote.pass(450)
+  expect((await acquiring).isHeld).toBe(true)
 })
