@@ -11,11 +11,13 @@ const aborted = (signal: AbortSignal): Promise<unknown> =>
 
 if (what === 'election') {
   const stop = new AbortController()
-  setTimeout(() => stop.abort(), 700).unref()
+  // With unref the process has nothing to wait for, and must have ended long before.
+  setTimeout(() => stop.abort(), unref === 'unref' ? 60_000 : 700).unref()
   await locks.election('e').run(({ signal }) => aborted(signal), { signal: stop.signal, ...options })
   say('resigned')
 } else {
-  const job = locks.schedule('s', '* * * * * *', () => {}, options)
+  // With unref a tick in the next second could be due before the process has ended.
+  const job = locks.schedule('s', unref === 'unref' ? '0 0 1 1 *' : '* * * * * *', () => {}, options)
   job.on('finished', () => {
     say('ran')
     void job.stop()

@@ -60,7 +60,8 @@ test.each(Object.keys(urls))('a process that closed the locks of openLocks(%s) e
   ])
   const { closedAt } = await child.next()
   expect(await child.ended).toBe(0)
-  expect(Date.now() - closedAt).toBeLessThan(3_000)
+  // A pool that was left open keeps a process alive for ten seconds, a heartbeat or a subscription for ever.
+  expect(Date.now() - closedAt).toBeLessThan(9_000)
 })
 
 test('openLocks closes the store that it opened if the options are invalid', async () => {
@@ -154,7 +155,7 @@ test('a second close() with a shorter grace shortens the first', async () => {
   expect(lock.isHeld).toBe(true)
   const second = locks.close({ grace: 50 })
   await Promise.all([first, second])
-  expect(performance.now() - began).toBeLessThan(5_000)
+  expect(performance.now() - began).toBeLessThan(20_000)
   expect(lock.isHeld).toBe(false)
   await expect(locks.acquire('a')).rejects.toThrow(ClosedError)
 })

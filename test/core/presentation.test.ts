@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { inspect } from 'node:util'
 import { expect, onTestFinished, test } from 'vitest'
 import { startChild } from '../../testbed/children.js'
+import { startStopwatch } from '../../testbed/running-time.js'
 import { faulty } from '../../src/testing/index.js'
 import { createLocks, type LockFacts, LockTimeoutError, memory, openLocks, openStore } from '../../src/index.js'
 
@@ -120,18 +121,20 @@ test.each([
   'postgres+advisory://127.0.0.1:1/x',
   'etcd://127.0.0.1:1',
 ])('an outage of %s is reported with code and address within any wait', async (url) => {
-  for (const wait of [100, 700, 2_000]) {
+  for (const wait of [250, 700, 2_000]) {
     const locks = await openLocks(url)
     const began = performance.now()
+    const watch = startStopwatch()
     const error = await failing(locks.acquire('a', { wait }))
-    const took = performance.now() - began
+    const [took, ran] = [performance.now() - began, watch.ms()]
     await locks.close({ grace: 0 })
     expect(error).toMatchObject({ code: 'STORE_UNAVAILABLE' })
     expect(error.message).toContain('ECONNREFUSED 127.0.0.1:1')
     expect(took).toBeGreaterThanOrEqual(wait - 2)
-    expect(took).toBeLessThan(wait + 400)
+    expect(ran).toBeLessThan(wait + 400)
     // A request that could not be sent has nothing to undo, so no time is spent on that.
-    expect(performance.now() - began).toBeLessThan(wait + 1_500)
+    expect(watch.ms()).toBeLessThan(wait + 1_500)
+    watch.stop()
   }
 })
 

@@ -5,6 +5,7 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { createLocks } from '../../src/index.js'
 import { sqlite } from '../../src/stores/sqlite/index.js'
 import { startChild, temporaryFolder } from '../../testbed/children.js'
+import { startStopwatch } from '../../testbed/running-time.js'
 
 const HOLDER = new URL('../../testbed/children/holder.child.ts', import.meta.url)
 
@@ -32,12 +33,14 @@ describe('processes', () => {
     const path = database()
     const holder = startChild<{ token: string }>(HOLDER, [path, 'hold', '1000'], onTestFinished)
     const { token } = await holder.next()
-    const next = startChild<{ token: string }>(HOLDER, [path, 'wait', '1000'], onTestFinished)
+    const next = startChild<{ token: string; stalledMs: number }>(HOLDER, [path, 'wait', '1000'], onTestFinished)
     await next.next()
-    const killedAt = performance.now()
+    const watch = startStopwatch()
     holder.kill('SIGKILL')
     const granted = await next.next()
-    expect(performance.now() - killedAt).toBeLessThan(2_000)
+    // Without the times at which the waiter or this process had no processor: nobody can promise anything for those.
+    expect(watch.ms() - granted.stalledMs).toBeLessThan(2_000)
+    watch.stop()
     expect(BigInt(granted.token)).toBeGreaterThan(BigInt(token))
     expect(await next.ended).toBe(0)
   })
@@ -67,7 +70,8 @@ describe('processes', () => {
     await child.next()
     const began = performance.now()
     expect(await child.ended).toBe(0)
-    expect(performance.now() - began).toBeLessThan(5_000)
+    // Far less than the ttl, for which a lock that keeps the process alive would do so.
+    expect(performance.now() - began).toBeLessThan(20_000)
   })
 
   test('a pending acquire keeps a process alive until it is answered', async () => {
@@ -84,10 +88,11 @@ describe('processes', () => {
 
   test('a lock that is garbage-collected without release stops renewing and is reported', async () => {
     const path = database()
-    const child = startChild(HOLDER, [path, 'abandon', '300'], onTestFinished)
+    // Long enough that the locks that are kept do not end because the machine is busy.
+    const child = startChild(HOLDER, [path, 'abandon', '3000'], onTestFinished)
     expect(await child.until((report) => 'abandoned' in report)).toEqual({ abandoned: 'a' })
     const locks = createLocks(sqlite(path))
-    const next = await locks.acquire('a', { wait: '5s' })
+    const next = await locks.acquire('a', { wait: '30s' })
     expect(next.isHeld).toBe(true)
     // Code that still has the lock, or only its signal, means to hold it.
     expect(await child.until((report) => 'kept' in report)).toEqual({ kept: true, signal: false })

@@ -1,6 +1,7 @@
 // Acquires a lock on an SQLite file and reports its state. Its third argument selects the behaviour.
 import { createLocks, LockLostError } from '../../src/index.js'
 import { sqlite } from '../../src/stores/sqlite/index.js'
+import { startStopwatch } from '../running-time.js'
 
 const [, , path, how, ttl = '1000'] = process.argv as [string, string, string, string, string?]
 const say = (line: object): boolean => process.stdout.write(`${JSON.stringify(line)}\n`)
@@ -23,9 +24,10 @@ const behaviours: Record<string, () => Promise<void>> = {
 
   /** Only waits: a pending acquire alone has to keep the process alive. */
   async wait() {
+    const watch = startStopwatch()
     say({ waiting: true })
     const lock = await locks.acquire('a')
-    say({ holds: true, token: String(lock.fencingToken) })
+    say({ holds: true, token: String(lock.fencingToken), stalledMs: watch.stalledMs() })
     await lock.release()
     await store.close()
   },
@@ -44,7 +46,8 @@ const behaviours: Record<string, () => Promise<void>> = {
           say({ holds: true })
           for (;;) {
             const now = performance.now()
-            if (now - last > Number(ttl)) break
+            // Well beyond the ttl: a renewal that was sent right before the stop counts from then.
+            if (now - last > Number(ttl) + 100) break
             last = now
             // Busy most of the time, with a turn of the event loop now and then so that renewals can be sent.
             if (Math.random() < 0.001) await new Promise((resolve) => setImmediate(resolve))
@@ -86,7 +89,8 @@ const behaviours: Record<string, () => Promise<void>> = {
     await (async () => void (await locks.acquire('a')))()
     const kept = await locks.acquire('kept')
     const { signal } = await locks.acquire('kept-by-signal')
-    for (let i = 0; i < 40; i++) {
+    // Twice as long as a lock without heartbeats lasts.
+    for (const end = performance.now() + 2 * Number(ttl); performance.now() < end; ) {
       await new Promise((resolve) => setTimeout(resolve, 50))
       ;(globalThis as { gc?: () => void }).gc?.()
     }
