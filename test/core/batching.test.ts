@@ -1,6 +1,7 @@
-import { expect, test, vi } from 'vitest'
+import { expect, test } from 'vitest'
 import { createLocks, type Lock, type Locks, memory } from '../../src/index.js'
 import { faulty, type FaultyStore } from '../../src/testing/index.js'
+import { RemoteMemory } from './remote-memory.js'
 
 const distant = (): FaultyStore => faulty(memory(), [{ effect: 'delay-reply', ms: 1 }])
 const sizes = (store: FaultyStore, call: string): number[] =>
@@ -56,39 +57,60 @@ test('a request does not overtake the release before it', async () => {
   await locks.close()
 })
 
+/** The memory store with replies of a millisecond, in virtual time: heartbeats come when the test says so. */
+function remote(): RemoteMemory {
+  const made = new RemoteMemory()
+  made.fate = () => ({ replyMs: 1 })
+  return made
+}
+const callsOf = (store: RemoteMemory, method: string): number[] =>
+  store.calls.filter((made) => made.method === method).map(({ items }) => items.length)
+
 test('a lock that was handed off is renewed if it is kept, and not if it is released at once', async () => {
-  const store = distant()
-  const locks = [createLocks(store), createLocks(store)] as const
+  const store = remote()
+  const locks = [store.locks(), store.locks()] as const
+  const passed = async <T>(promise: Promise<T>): Promise<T> => {
+    await store.pass(10)
+    return promise
+  }
   const handOver = async (): Promise<Lock> => {
-    const held = await locks[0].acquire('a')
+    const held = await passed(locks[0].acquire('a'))
     const next = locks[1].acquire('a')
-    await vi.waitFor(async () => expect(await locks[0].waiters('a')).toHaveLength(1))
-    await held.release()
+    await store.pass(10)
+    expect(store.real.inspect('lock:a').waiters).toHaveLength(1)
+    void held.release()
+    await store.pass(2)
     return next
   }
-  await (await handOver()).release()
-  expect(sizes(store, 'renew')).toEqual([])
+  await passed((await handOver()).release())
+  await store.pass(500)
+  expect(callsOf(store, 'renew')).toEqual([])
   const kept = await handOver()
-  await vi.waitFor(() => expect(sizes(store, 'renew')).toEqual([1]))
+  await store.pass(500)
+  expect(callsOf(store, 'renew')).toEqual([1])
   expect(kept.remainingMs, 'all that was asked for').toBeGreaterThan(20_000)
-  await Promise.all(locks.map((each) => each.close({ grace: 0 })))
 })
 
 test('a waiter continues before its lock is renewed', async () => {
-  const store = distant()
-  const [holder, waiter] = [createLocks(store), createLocks(store)]
-  for (let i = 0; i < 20; i++) await (await waiter.acquire('alone')).release()
-  const held = await holder.acquire('a')
-  const asked = sizes(store, 'acquire').length
+  const store = remote()
+  const [holder, waiter] = [store.locks(), store.locks()]
+  // A streak of single requests: from then on a request is sent in the turn in which it is made.
+  for (let i = 0; i < 20; i++) {
+    const alone = waiter.acquire('alone')
+    await store.pass(5)
+    void (await alone).release()
+    await store.pass(5)
+  }
+  const acquiring = holder.acquire('a')
+  await store.pass(10)
+  const held = await acquiring
   const waiting = waiter.acquire('a')
+  let renewedBefore: number[] | undefined
   const deeper = async (): Promise<unknown> => await (async () => await waiting)()
-  // The waiter asks, subscribes and asks again. Requests that are sent later are answered later.
-  await vi.waitFor(() => expect(sizes(store, 'acquire').length).toBe(asked + 2))
-  await holder.tryAcquire('a')
-  const released = held.release()
-  await deeper()
-  expect(sizes(store, 'renew')).toEqual([])
-  await vi.waitFor(() => expect(sizes(store, 'renew')).toEqual([1]))
-  await released
-  await Promise.all([holder.close({ grace: 0 }), waiter.close({ grace: 0 })])
+  void deeper().then(() => (renewedBefore = callsOf(store, 'renew')))
+  await store.pass(10)
+  void held.release()
+  await store.pass(500)
+  expect(renewedBefore).toEqual([])
+  expect(callsOf(store, 'renew')).toEqual([1])
 })
