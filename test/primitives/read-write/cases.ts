@@ -343,7 +343,7 @@ export const readWriteCases: Case[] = [
     name: 'a steady flow of readers does not starve a writer',
     needs: ['queue'],
     async run(t) {
-      const { rw } = await locksOf(t, 3)
+      const { name, rw, locks } = await locksOf(t, 3)
       let over = false
       let readsBehind = 0
       let asked = false
@@ -359,8 +359,11 @@ export const readWriteCases: Case[] = [
         }),
       )
       await t.sleep(50)
+      let granted = false
       const writing = (rw[2] as ReadWriteLock).acquireWrite()
-      await t.sleep(0)
+      void writing.then(() => (granted = true))
+      // Reads that begin while the request of the writer is on its way to the store may overtake it.
+      await t.until('the writer waits', async () => granted || (await (locks[2] as Locks).waiters(name)).length > 0)
       asked = true
       const writer = await t.settled('the writer writes', writing)
       over = true

@@ -62,7 +62,8 @@ describe.each(STORE_KINDS)('runOnce on %s', (kind) => {
     const refused = await two.runOnce(key, fn, { wait: 0 }).catch((error: unknown) => error)
     expect(refused).toBeInstanceOf(LockTimeoutError)
     expect((refused as LockTimeoutError).heldBy).toContain(one.clientId)
-    await expect(two.runOnce(key, fn, { wait: '50ms' })).rejects.toThrow(LockTimeoutError)
+    // Long enough for an answer: without one it is an outage.
+    await expect(two.runOnce(key, fn, { wait: '1500ms' })).rejects.toThrow(LockTimeoutError)
     const controller = new AbortController()
     const cancelled = two.runOnce(key, fn, { signal: controller.signal })
     controller.abort(new Error('enough'))

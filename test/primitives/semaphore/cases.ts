@@ -297,14 +297,19 @@ const weighted: Case[] = [
     name: 'a holder that dies frees exactly the weight that it held',
     needs: ['counting'],
     async run(t) {
-      const { all } = await clients(t, 2, 6)
-      const [a, b] = all as [Semaphore, Semaphore]
-      await using alive = await a.acquire({ weight: 2 })
-      const dead = await a.acquire({ weight: 3, ttl: 300, autoRenew: false })
-      assert.equal(await b.tryAcquire({ weight: 2 }), null)
-      await using next = await t.settled('what the dead holder had', b.acquire({ weight: 4 }))
-      assert.ok(alive.isHeld && next.isHeld && !dead.isHeld)
-      assert.equal(await b.tryAcquire(), null, 'six are held')
+      await t.unhurried(300, async (ttl) => {
+        const { all } = await clients(t, 2, 6)
+        const [a, b] = all as [Semaphore, Semaphore]
+        await using alive = await a.acquire({ weight: 2 })
+        const from = t.now()
+        const dead = await a.acquire({ weight: 3, ttl, autoRenew: false })
+        const busy = await b.tryAcquire({ weight: 2 })
+        t.mustBeBefore(from + ttl)
+        assert.equal(busy, null)
+        await using next = await t.settled('what the dead holder had', b.acquire({ weight: 4 }))
+        assert.ok(alive.isHeld && next.isHeld && !dead.isHeld)
+        assert.equal(await b.tryAcquire(), null, 'six are held')
+      })
     },
   },
   {
