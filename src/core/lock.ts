@@ -1,10 +1,14 @@
 import type { Lease } from './lease.js'
 import type { Duration } from '../util/duration.js'
 import { showAs } from '../util/inspect.js'
+import type { World } from '../util/world.js'
 import { ttlFrom } from './options.js'
 
 /** The lease behind a lock, for `primitives/`. */
 export let leaseOf: (lock: Lock) => Lease
+
+/** The clock and the timers by which the lease of a lock ends. Undefined for a lock of another copy of this package. */
+export let worldOf: (lock: Lock) => World | undefined
 
 /**
  * Something held. `isHeld`, `assertHeld()` and `signal` are exact at any instant by a local clock; the lock is renewed
@@ -127,6 +131,7 @@ export class Lock {
 
   static {
     leaseOf = (lock) => lock.#lease
+    worldOf = (lock) => (#lease in lock ? lock.#lease.host.world : undefined)
     showAs(this, 'Lock', ({ name, mode, isHeld, remainingMs, fencingToken, holder }: Lock) => {
       return { name, mode, isHeld, remainingMs: Math.round(remainingMs), fencingToken, holder }
     })

@@ -1,5 +1,7 @@
 import type { Lock } from '../core/lock.js'
 import { LockLostError } from '../errors.js'
+import type { Cancel, World } from '../util/world.js'
+import { timersOf } from './internals.js'
 import { type CapturedResponse, type RecordedResponse, recordOf } from './recorded-response.js'
 
 /** Statuses with which a time-out in front of a handler answers, while the handler may still run. */
@@ -34,10 +36,11 @@ export class IdempotentRun {
   readonly #facts: IdempotentRunFacts
   readonly #settle: RecordPromise
   readonly #ttlMs: number
-  readonly #maxHoldTimer: NodeJS.Timeout
+  readonly #after: World['after']
+  readonly #cancelMaxHold: Cancel
   #handler: Promise<unknown> | undefined
   #handlerRuns = false
-  #dropTimer: NodeJS.Timeout | undefined
+  #cancelDrop: Cancel | undefined
   #over = false
   /** Settles when the store has recorded the response or the key is released. */
   #outcome: Promise<unknown> = Promise.resolve()
@@ -46,8 +49,8 @@ export class IdempotentRun {
     this.#facts = facts
     this.#settle = settle
     this.#ttlMs = Math.max(facts.lock.remainingMs, 1)
-    this.#maxHoldTimer = setTimeout(() => this.#drop(), facts.maxHoldMs)
-    this.#maxHoldTimer.unref()
+    this.#after = timersOf(facts.lock)
+    this.#cancelMaxHold = this.#after(facts.maxHoldMs, () => this.#drop())
   }
 
   /** Takes the promise that `runRecorded` returned. */
@@ -70,9 +73,9 @@ export class IdempotentRun {
   follow(handler: Promise<unknown>): void {
     this.#handler = handler
     this.#handlerRuns = true
-    const abandoned = this.#dropTimer !== undefined
-    clearTimeout(this.#dropTimer)
-    this.#dropTimer = undefined
+    const abandoned = this.#cancelDrop !== undefined
+    this.#cancelDrop?.()
+    this.#cancelDrop = undefined
     const ended = (): void => {
       this.#handlerRuns = false
     }
@@ -121,11 +124,10 @@ export class IdempotentRun {
 
   /** The response broke off or its client is gone. A handler that ends within the ttl can still be recorded. */
   abandon(): void {
-    if (this.#over || this.#dropTimer) return
+    if (this.#over || this.#cancelDrop) return
     const linger = (): void => {
-      if (this.#over || this.#dropTimer) return
-      this.#dropTimer = setTimeout(() => this.#drop(), this.#ttlMs)
-      this.#dropTimer.unref()
+      if (this.#over || this.#cancelDrop) return
+      this.#cancelDrop = this.#after(this.#ttlMs, () => this.#drop())
     }
     if (this.#handlerRuns) void this.#handler?.then(linger, linger)
     else linger()
@@ -147,7 +149,7 @@ export class IdempotentRun {
 
   #end(): void {
     this.#over = true
-    clearTimeout(this.#maxHoldTimer)
-    clearTimeout(this.#dropTimer)
+    this.#cancelMaxHold()
+    this.#cancelDrop?.()
   }
 }

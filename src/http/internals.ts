@@ -3,8 +3,9 @@
  *
  * @module
  */
-import type { Lock } from '../core/lock.js'
+import { type Lock, worldOf } from '../core/lock.js'
 import type { Duration } from '../util/duration.js'
+import { realWorld, type World } from '../util/world.js'
 import type { Locks } from '../locks.js'
 import { takeUnder } from '../primitives/limiter/limiter.js'
 import type { TakeAnswer, TakeRequest } from '../store.js'
@@ -26,6 +27,11 @@ export function runRecorded<T>(
   terms: RecordedRunOptions,
 ): Promise<T> {
   return locks.runOnce<T>(key, fn, terms)
+}
+
+/** The timers of a lock: what depends on its lease must not end by another clock. */
+export function timersOf(lock: Lock): World['after'] {
+  return (worldOf(lock) ?? realWorld).after
 }
 
 export function isLocks(value: unknown): value is Locks {

@@ -7,6 +7,7 @@ import { idempotentFastify } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { until } from '../../../testbed/store-fixtures.js'
 import { gate, post } from './express-versions.js'
+import { VirtualLocks } from './virtual-locks.js'
 
 interface Reply {
   code(status: number): Reply
@@ -75,7 +76,8 @@ test('the pieces of a stream arrive as they come, and a stream that breaks frees
   const app = make()
   let runs = 0
   const more = gate()
-  await app.register(idempotentFastify(createLocks(memory(), { ttl: '300ms' }), shared))
+  const locks = new VirtualLocks('300ms')
+  await app.register(idempotentFastify(locks, shared))
   app.post('/stream', async (_, reply) => reply.header('content-type', 'text/plain').send(pieces(more.opened)))
   app.post('/broken', async (_, reply) => {
     reply.header('content-type', 'text/plain')
@@ -95,7 +97,7 @@ test('the pieces of a stream arrive as they come, and a stream that breaks frees
   })
   await expect(post(`${url}/broken`, 'b')).rejects.toThrow()
   expect((await post(`${url}/broken`, 'b')).status).toBe(409)
-  await until('the key is free', async () => (await post(`${url}/broken`, 'b')).text === 'whole')
+  await locks.passUntil('the key is free', async () => (await post(`${url}/broken`, 'b')).text === 'whole')
   expect(runs).toBe(2)
 })
 
@@ -104,7 +106,8 @@ test('after a time-out or a client that left, the key is in progress for as long
   const runs = new Map<string, number>()
   const gone = new AbortController()
   const work = { timeout: gate(), left: gate() }
-  await app.register(idempotentFastify(createLocks(memory(), { ttl: '1s' }), shared))
+  const locks = new VirtualLocks('1000ms')
+  await app.register(idempotentFastify(locks, shared))
   const handler = (key: 'timeout' | 'left') => async (_: object, reply: Reply) => {
     runs.set(key, (runs.get(key) ?? 0) + 1)
     if (runs.get(key) === 2) return 'served'
@@ -118,13 +121,12 @@ test('after a time-out or a client that left, the key is in progress for as long
   const url = await start(app)
   expect((await post(`${url}/timeout`, 'timeout')).status).toBe(503)
   await expect(post(`${url}/left`, 'left', { signal: gone.signal })).rejects.toThrow()
-  for (const end = Date.now() + 1_500; Date.now() < end; ) {
-    await new Promise((resolve) => setTimeout(resolve, 20))
+  await locks.passWhile(1_500, async () => {
     for (const key of ['timeout', 'left']) expect((await post(`${url}/${key}`, key)).status).toBe(409)
-  }
+  })
   for (const key of ['timeout', 'left'] as const) {
     work[key].open()
-    await until('it is served', async () => (await post(`${url}/${key}`, key)).text === 'served')
+    await locks.passUntil('it is served', async () => (await post(`${url}/${key}`, key)).text === 'served')
     expect(runs.get(key)).toBe(2)
   }
 })
@@ -141,7 +143,7 @@ test('a route that was added before the plugin serves a key once, too', async ()
 test('of two answers at the same moment the first counts, and no success passes that was not recorded', async () => {
   const app = make()
   let runs = 0
-  await app.register(idempotentFastify(createLocks(memory(), { ttl: '200ms' }), shared))
+  await app.register(idempotentFastify(new VirtualLocks('200ms'), shared))
   app.post('/failed-first', async (_, reply) => {
     reply.code(503).send('timed out')
     reply.code(201).send(`run ${++runs}`)

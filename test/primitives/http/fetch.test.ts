@@ -3,8 +3,8 @@ import { Hono } from 'hono'
 import { expect, test } from 'vitest'
 import { idempotentFetch } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
-import { until } from '../../../testbed/store-fixtures.js'
 import { gate } from './express-versions.js'
+import { VirtualLocks } from './virtual-locks.js'
 
 const shared = { scope: () => '' }
 const ask = (key: string, body = '{}'): Request =>
@@ -47,8 +47,9 @@ test('the pieces of a stream arrive as they come, its end when it is recorded', 
 
 test('a stream that breaks, or that its client cancels, frees its key by the ttl', async () => {
   let runs = 0
+  const locks = new VirtualLocks('200ms')
   const handler = idempotentFetch(
-    createLocks(memory(), { ttl: '200ms' }),
+    locks,
     () => {
       if (++runs % 2 === 0) return new Response('whole')
       let turn = 0
@@ -66,10 +67,10 @@ test('a stream that breaks, or that its client cancels, frees its key by the ttl
   )
   await expect((await handler(ask('broken'))).text()).rejects.toThrow('upstream broke')
   expect((await handler(ask('broken'))).status).toBe(409)
-  await until('it is served', async () => (await handler(ask('broken'))).status === 200)
+  await locks.passUntil('it is served', async () => (await handler(ask('broken'))).status === 200)
   await (await handler(ask('cancelled'))).body?.cancel()
   expect((await handler(ask('cancelled'))).status).toBe(409)
-  await until('it is served', async () => (await handler(ask('cancelled'))).status === 200)
+  await locks.passUntil('it is served', async () => (await handler(ask('cancelled'))).status === 200)
   expect(runs).toBe(4)
 })
 
@@ -123,38 +124,40 @@ test.each<[what: string, first: () => unknown, options?: { record: () => boolean
 ])('a handler whose result %s frees its key by the ttl', async (_, first, options) => {
   let runs = 0
   let broken = options
-  const handler = idempotentFetch(
-    createLocks(memory(), { ttl: '200ms' }),
-    () => (++runs === 1 ? (first() as Response) : new Response('whole')),
-    { ...shared, record: () => broken?.record() ?? true },
-  )
+  const locks = new VirtualLocks('200ms')
+  const handler = idempotentFetch(locks, () => (++runs === 1 ? (first() as Response) : new Response('whole')), {
+    ...shared,
+    record: () => broken?.record() ?? true,
+  })
   await expect(handler(ask('k')).then((response) => response.text())).rejects.toThrow()
   broken = undefined
   expect((await handler(ask('k'))).status).toBe(409)
-  await until('it is served', async () => (await handler(ask('k'))).status === 200)
+  await locks.passUntil('it is served', async () => (await handler(ask('k'))).status === 200)
   expect(runs).toBe(2)
 })
 
 test('an unread stream frees its key by the ttl after its request was aborted', async () => {
   const left = new AbortController()
   let runs = 0
+  const locks = new VirtualLocks('200ms')
   const handler = idempotentFetch(
-    createLocks(memory(), { ttl: '200ms' }),
+    locks,
     () => (++runs === 1 ? new Response(pieces(new Uint8Array(70_000), new Uint8Array(70_000))) : new Response('whole')),
     shared,
   )
   await handler(new Request(ask('k'), { signal: left.signal }))
   left.abort()
   expect((await handler(ask('k'))).status).toBe(409)
-  await until('it is served', async () => (await handler(ask('k'))).status === 200)
+  await locks.passUntil('it is served', async () => (await handler(ask('k'))).status === 200)
   expect(runs).toBe(2)
 })
 
 test('a caller that gives up does not end the run, and the next caller gets its response', async () => {
   const work = gate()
   let runs = 0
+  const locks = new VirtualLocks('1000ms')
   const handler = idempotentFetch(
-    createLocks(memory(), { ttl: '1s' }),
+    locks,
     async () => {
       runs++
       await work.opened
@@ -164,12 +167,10 @@ test('a caller that gives up does not end the run, and the next caller gets its 
   )
   const late = new Promise<Response>((resolve) => setTimeout(() => resolve(new Response('', { status: 503 })), 20))
   expect((await Promise.race([handler(ask('k')), late])).status).toBe(503)
-  for (const end = Date.now() + 1_500; Date.now() < end; ) {
-    expect((await handler(ask('k'))).status).toBe(409)
-    await new Promise((resolve) => setTimeout(resolve, 20))
-  }
+  // Well past the ttl: the lease lasts as long as the handler.
+  await locks.passWhile(1_500, async () => expect((await handler(ask('k'))).status).toBe(409))
   work.open()
-  await until('it is recorded', async () => (await handler(ask('k'))).status === 201)
+  await locks.passUntil('it is recorded', async () => (await handler(ask('k'))).status === 201)
   const again = await handler(ask('k'))
   expect([await again.text(), again.statusText, runs]).toEqual(['charged', 'Made It', 1])
 })

@@ -7,6 +7,7 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { idempotentExpress, idempotentFastify, limitExpress, limitFastify } from '../../../src/http/index.js'
 import { createLocks, memory } from '../../../src/index.js'
 import { until } from '../../../testbed/store-fixtures.js'
+import { VirtualLocks } from './virtual-locks.js'
 
 interface Outgoing {
   status(code: number): Outgoing
@@ -160,7 +161,7 @@ describe('Fastify', () => {
   })
 
   test('a second request at the same time gets 409; errors and answers past Fastify are not recorded', async () => {
-    const locks = createLocks(memory(), { ttl: '1s' })
+    const locks = new VirtualLocks('1000ms')
     const app = make()
     await app.register(idempotentFastify(locks, shared))
     let end = (): void => {}
@@ -190,6 +191,9 @@ describe('Fastify', () => {
     expect(await (await ask(`${url}/failing`, 'failing')).text()).toBe('done')
     expect(await (await ask(`${url}/hijacked`, 'hijacked')).text()).toBe('raw 3')
     expect((await ask(`${url}/hijacked`, 'hijacked')).status).toBe(409)
-    await until('the key is free again', async () => (await ask(`${url}/hijacked`, 'hijacked')).status === 200)
+    await locks.passUntil(
+      'the key is free again',
+      async () => (await ask(`${url}/hijacked`, 'hijacked')).status === 200,
+    )
   })
 })

@@ -8,12 +8,13 @@ import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
 import { until } from '../../../testbed/store-fixtures.js'
 import { type ExpressHandler, type ExpressRequest, expresses, gate, listen, post, timeOut } from './express-versions.js'
+import { VirtualLocks } from './virtual-locks.js'
 
 const shared = { scope: () => '' }
 
 describe.each(expresses)('%s', (_, express) => {
   test('a handler behind a time-out runs once, and the client that tries again gets what it sent late', async () => {
-    const locks = createLocks(memory(), { ttl: '1s' })
+    const locks = new VirtualLocks('1000ms')
     const app = express()
     const work = gate()
     let runs = 0
@@ -26,12 +27,9 @@ describe.each(expresses)('%s', (_, express) => {
     const url = await listen(app)
     expect((await post(url, 'k')).status).toBe(503)
     // Well past the ttl: the lease lasts as long as the handler.
-    for (const at = Date.now(); Date.now() < at + 1_500; ) {
-      expect((await post(url, 'k')).status).toBe(409)
-      await new Promise((resolve) => setTimeout(resolve, 20))
-    }
+    await locks.passWhile(1_500, async () => expect((await post(url, 'k')).status).toBe(409))
     work.open()
-    await until('it is recorded', async () => (await post(url, 'k')).status === 201)
+    await locks.passUntil('it is recorded', async () => (await post(url, 'k')).status === 201)
     expect(await post(url, 'k')).toMatchObject({ text: '{"charged":1}', replayed: true })
     expect(runs).toBe(1)
   })
@@ -93,7 +91,7 @@ describe.each(expresses)('%s', (_, express) => {
   })
 
   test('a broken stream ends its lease by the ttl and is served again', async () => {
-    const locks = createLocks(memory(), { ttl: '300ms' })
+    const locks = new VirtualLocks('300ms')
     const app = express()
     let runs = 0
     const broken: ExpressHandler = (__, response) => {
@@ -111,24 +109,26 @@ describe.each(expresses)('%s', (_, express) => {
     const url = await listen(app)
     await expect(post(url, 'k')).rejects.toThrow()
     expect((await post(url, 'k')).status).toBe(409)
-    await until('the key is free', async () => (await post(url, 'k')).status === 200)
+    await locks.passUntil('the key is free', async () => (await post(url, 'k')).status === 200)
     expect(runs).toBe(2)
   })
 
   test('a handler that stops when its client leaves frees the key by the ttl', async () => {
-    const locks = createLocks(memory(), { ttl: '300ms' })
+    const locks = new VirtualLocks('300ms')
     const app = express()
     let runs = 0
+    const leaving = new AbortController()
     const handler: ExpressHandler = async (__, response) => {
       if (++runs > 1) return response.send('served')
+      leaving.abort()
       await new Promise((resolve) => response.once('close', resolve))
       return undefined
     }
     app.post('/', idempotentHandler(locks, handler, shared))
     const url = await listen(app)
-    await expect(post(url, 'k', { signal: AbortSignal.timeout(50) })).rejects.toThrow()
+    await expect(post(url, 'k', { signal: leaving.signal })).rejects.toThrow()
     expect((await post(url, 'k')).status).toBe(409)
-    await until('the key is free', async () => (await post(url, 'k')).text === 'served')
+    await locks.passUntil('the key is free', async () => (await post(url, 'k')).text === 'served')
   })
 
   test('cookies, status text and earlier headers of the handler reach the client', async () => {
@@ -295,18 +295,23 @@ describe('node:http', () => {
 
   test('a handler that hangs blocks its key for maxHold at most', async () => {
     let runs = 0
+    const locks = new VirtualLocks('100ms')
+    const leaving = new AbortController()
     const handler = idempotentHandler(
-      createLocks(memory(), { ttl: '100ms' }),
+      locks,
       async (_, response) => {
-        if (++runs === 1) await new Promise(() => {})
+        if (++runs === 1) {
+          leaving.abort()
+          await new Promise(() => {})
+        }
         response.end('served')
       },
       { ...shared, maxHold: '600ms' },
     )
     const url = await serve(handler)
-    const began = Date.now()
-    await expect(post(url, 'k', { signal: AbortSignal.timeout(50) })).rejects.toThrow()
-    await until('the key is free', async () => (await post(url, 'k')).status === 200)
-    expect(Date.now() - began).toBeGreaterThan(550)
+    await expect(post(url, 'k', { signal: leaving.signal })).rejects.toThrow()
+    const passedMs = await locks.passUntil('the key is free', async () => (await post(url, 'k')).status === 200)
+    expect(passedMs).toBeGreaterThan(550)
+    expect(passedMs).toBeLessThan(750)
   })
 })

@@ -1,9 +1,13 @@
 import { expect, test } from 'vitest'
 import { rateLimitHeaders } from '../../../src/http/index.js'
 import { addressKey } from '../../../src/http/client-address.js'
-import { createLocks, memory, StoreUnavailableError } from '../../../src/index.js'
+import { memory, StoreUnavailableError } from '../../../src/index.js'
+import { Locks } from '../../../src/locks.js'
+import { VirtualWorld } from '../../../testbed/virtual-world.js'
 
-const locks = createLocks(memory())
+/** Time stands still: seconds that passed between two takes would show in the headers. */
+const world = new VirtualWorld(1)
+const locks = new Locks(memory({ world }), {}, world)
 const allowed = { allowed: true, remaining: 7, retryAfterMs: 0, resetMs: 2_400 }
 
 test('the headers show the policy, the remaining requests and the time until there are more', () => {
