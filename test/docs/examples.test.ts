@@ -95,8 +95,10 @@ describe.concurrent('examples in the docs run as they are written', () => {
     for (const [i, { code }] of all.filter(isTest).entries()) writeFileSync(join(suite, `${i}.test.ts`), code)
     writeFileSync(join(suite, 'vitest.config.js'), "export default { test: { include: ['*.test.ts'], exclude: [] } }")
     const { VITEST: _, VITEST_WORKER_ID: __, VITEST_POOL_ID: ___, ...env } = process.env
-    await run(join(ROOT, 'node_modules/.bin/vitest'), ['run', '--root', suite], { cwd: suite, env, timeout: 60_000 })
-  }, 90_000)
+    // The limits of a runner are for hangs: on a busy machine, loading what the example imports takes seconds.
+    const args = ['run', '--root', suite, '--testTimeout', '60000', '--hookTimeout', '60000']
+    await run(join(ROOT, 'node_modules/.bin/vitest'), args, { cwd: suite, env, timeout: 170_000 })
+  }, 180_000)
 
   for (const [i, { file, line, code }] of all.entries()) {
     if (isTest({ file, line, code })) continue
@@ -107,7 +109,7 @@ describe.concurrent('examples in the docs run as they are written', () => {
       // Examples do not close their connections; that is left to the reader.
       writeFileSync(script, `${text}\nprocess.exit()\n`)
       // An unhandled rejection, or an await that never ends, is a failure of the example.
-      await run(process.execPath, ['--import', 'tsx', script], { cwd: folder, timeout: 20_000 })
-    })
+      await run(process.execPath, ['--import', 'tsx', script], { cwd: folder, timeout: 110_000 })
+    }, 120_000)
   }
 })
