@@ -63,6 +63,8 @@ export default defineConfig({
     pool: 'forks',
     testTimeout: 60_000,
     hookTimeout: 120_000,
+    // Not vitest's own second: what a test waits for takes longer than that on a busy machine, and a hang ends by this as well.
+    expect: { poll: { timeout: 30_000 } },
     passWithNoTests: false,
     sequence: { sequencer: LongestFirst },
     projects: [

@@ -20,7 +20,7 @@ beforeAll(async () => {
   const args = ['--import', 'tsx', 'bench/main.ts', 'harness', 'memory-lock']
   const { stdout } = await run(process.execPath, [...args, '--no-peers', '--seconds', '1', '--json', file], {
     cwd: ROOT,
-    timeout: 60_000,
+    timeout: 110_000,
   })
   text = stdout
   result = JSON.parse(readFileSync(file, 'utf8')) as RunResult

@@ -6,6 +6,7 @@ import { type DashboardOptions, dashboard } from '../../src/dashboard/index.js'
 import type { Locks } from '../../src/index.js'
 import { type AtEnd, type Child, startChild } from '../../testbed/children.js'
 import { type Browser, type Page, openBrowser } from '../../testbed/chromium.js'
+import { startStopwatch } from '../../testbed/running-time.js'
 
 export interface WorkerReport {
   ready?: true
@@ -53,7 +54,8 @@ export async function newPage(atEnd: AtEnd, options: PageOptions = {}): Promise<
   browser ??= openBrowser()
   const page = await (await browser).newPage(options)
   atEnd(() => void page.close())
-  page.setDefaultTimeout(8_000)
+  // Far more than a page needs: what must be shown within a second is measured, and not waited for.
+  page.setDefaultTimeout(30_000)
   return page
 }
 
@@ -63,6 +65,31 @@ export async function openPage(address: string, atEnd: AtEnd, options: PageOptio
   await page.goto(address)
   await page.locator('.connection[data-state=live]').waitFor()
   return page
+}
+
+/** Counts the milliseconds in which the page could not do anything. */
+const COUNT_STALLS = `
+  globalThis.stalledMs = 0
+  let last = performance.now()
+  setInterval(() => {
+    const now = performance.now()
+    globalThis.stalledMs += Math.max(now - last - 40, 0)
+    last = now
+  }, 10)`
+
+/**
+ * How long it took until the promise resolved, without the times at which the server of the dashboard, which runs in this
+ * process, or the page had no processor. What is left is what they waited for, or did too late.
+ */
+export async function shownWithin(page: Page, shown: () => Promise<unknown>): Promise<number> {
+  await page.evaluate(`if (globalThis.stalledMs === undefined) { ${COUNT_STALLS} }`)
+  const stalledMs = (): Promise<number> => page.evaluate<number>('globalThis.stalledMs')
+  const before = await stalledMs()
+  const watch = startStopwatch()
+  await shown()
+  const tookMs = watch.ms()
+  watch.stop()
+  return tookMs - ((await stalledMs()) - before)
 }
 
 export function closeBrowserAfterAll(): void {

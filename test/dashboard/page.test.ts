@@ -6,7 +6,7 @@ import { createLocks, type Locks, memory, openLocks } from '../../src/index.js'
 import { temporaryFolder } from '../../testbed/children.js'
 import type { Page } from '../../testbed/chromium.js'
 import { type RedisServer, startEtcd, startRedis } from '../../testbed/servers/index.js'
-import { closeBrowserAfterAll, newPage, openPage, serve, startWorker } from './fixture.js'
+import { closeBrowserAfterAll, newPage, openPage, serve, shownWithin, startWorker } from './fixture.js'
 
 let server: RedisServer
 let locks: Locks
@@ -22,11 +22,9 @@ afterAll(async () => {
 
 const row = (page: Page, name: string) => page.locator('table.holders tbody tr', { hasText: name })
 
-/** Waits until the page shows it, and returns how long that took. */
+/** Waits until the page shows it, and returns how long that took, without stalls of the machine. */
 async function shownAfter(page: Page, name: string, expected: RegExp): Promise<number> {
-  const begun = performance.now()
-  await row(page, name).filter({ hasText: expected }).first().waitFor({ timeout: 5_000 })
-  return performance.now() - begun
+  return shownWithin(page, () => row(page, name).filter({ hasText: expected }).first().waitFor())
 }
 
 test('the page shows within a second that other processes acquire, wait, are cut off and lose', async () => {
@@ -42,17 +40,15 @@ test('the page shows within a second that other processes acquire, wait, are cut
 
   two.tell({ do: 'acquire', name: 'order:1' })
   await expect.poll(async () => (await locks.waiters('order:1')).length, { interval: 5 }).toBe(1)
-  const waits = performance.now()
-  await row(page, 'order:1').locator('td.waiting', { hasText: '1' }).waitFor()
-  expect(performance.now() - waits).toBeLessThan(1_000)
+  const waiting = row(page, 'order:1').locator('td.waiting', { hasText: '1' })
+  expect(await shownWithin(page, () => waiting.waitFor())).toBeLessThan(1_000)
 
   // Cut off by force: the waiter gets it, and the former holder publishes its loss.
   await locks.forceRelease('order:1')
   expect(await shownAfter(page, 'order:1', pid(two))).toBeLessThan(1_000)
   await one.until(({ lost }) => lost === 'order:1')
-  const lost = performance.now()
-  await page.locator('.figure', { hasText: 'lost' }).getByText('1', { exact: true }).waitFor()
-  expect(performance.now() - lost).toBeLessThan(1_000)
+  const lost = page.locator('.figure', { hasText: 'lost' }).getByText('1', { exact: true })
+  expect(await shownWithin(page, () => lost.waitFor())).toBeLessThan(1_000)
 
   // Frozen: it falls silent, and loses the lock to the next waiter when its time has passed.
   one.tell({ do: 'acquire', name: 'order:1' })
@@ -90,9 +86,8 @@ test('a lock whose renewals fail is shown at risk at once, in words, and its los
   // All keys but those of locks: renewals fail, and figures can still be published.
   await server.command('ACL', 'SETUSER', 'worker', 'resetkeys', '~[^l]*', '~l[^o]*')
   await worker.until(({ atRisk }) => atRisk === 'risk:1')
-  const begun = performance.now()
-  await page.getByRole('alert').getByText('1 lock is at risk').waitFor()
-  expect(performance.now() - begun).toBeLessThan(1_000)
+  const alert = page.getByRole('alert').getByText('1 lock is at risk')
+  expect(await shownWithin(page, () => alert.waitFor())).toBeLessThan(1_000)
   await row(page, 'risk:1').getByText('at risk').waitFor()
   await page.locator('select', { hasText: 'any holder' }).selectOption('at-risk')
   await row(page, 'risk:1').getByRole('button', { name: 'risk:1' }).click()
@@ -104,7 +99,8 @@ test('a lock whose renewals fail is shown at risk at once, in words, and its los
   const loss = page.locator('table.losses tbody tr', { hasText: 'risk:1' }).filter({ hasText: 'unreachable' })
   await loss.getByText('renewals were not answered in time').waitFor()
   await loss.getByText('What happened before').click()
-  await loss.getByText('The event loop of its process was not seen to stand still.').waitFor()
+  // On a busy machine it may have stood still for a moment, and then the page says for how long.
+  await loss.getByText(/The event loop of its process (was not seen to stand still\.|stood still for)/).waitFor()
   await loss
     .getByText(/Renewal sent .* before: failed: .*NOPERM/)
     .first()

@@ -2,6 +2,12 @@
 
 /** Resolves with the first event of this kind that fits. */
 export async function eventFrom<T>(address: string, wanted: string, fits: (data: T) => boolean): Promise<T> {
+  for await (const data of eventsFrom<T>(address, wanted)) if (fits(data)) return data
+  throw new Error('the stream ended')
+}
+
+/** All events of this kind, from one connection. */
+export async function* eventsFrom<T>(address: string, wanted: string): AsyncGenerator<T> {
   const aborting = new AbortController()
   const answer = await fetch(`${address}events`, { signal: aborting.signal })
   let text = ''
@@ -12,13 +18,10 @@ export async function eventFrom<T>(address: string, wanted: string, fits: (data:
       text = events.pop() ?? ''
       for (const event of events) {
         const [, name, data = ''] = /^event: (\w+)\ndata: (.*)$/s.exec(event) ?? []
-        if (name !== wanted) continue
-        const read = JSON.parse(data) as T
-        if (fits(read)) return read
+        if (name === wanted) yield JSON.parse(data) as T
       }
     }
   } finally {
     aborting.abort()
   }
-  throw new Error('the stream ended')
 }

@@ -3,7 +3,7 @@ import { createInterface } from 'node:readline'
 import { type Lock, openLocks } from '../../src/index.js'
 
 const [, , url, publish] = process.argv as [string, string, string, string?]
-const locks = await openLocks(url, { ttl: '2s', wait: '60s', ...(publish ? { publish: publish as '1s' } : {}) })
+const locks = await openLocks(url, { ttl: '4s', wait: '60s', ...(publish ? { publish: publish as '1s' } : {}) })
 const say = (line: object): boolean => process.stdout.write(`${JSON.stringify(line)}\n`)
 const held = new Map<string, Lock>()
 
