@@ -307,7 +307,22 @@ const FILTER_TIMES = `(async () => {
   return times
 })()`
 
-test('with 5,000 held locks a filter answers below 100 ms, and at most 200 rows are in the document', async () => {
+/** Measures until all holders have been laid out in a table, as a page would that does not select what it shows. */
+const TIME_OF_ALL_ROWS = `(async () => {
+  const shown = document.querySelector('tbody').rows
+  const begun = performance.now()
+  const table = document.createElement('table')
+  const body = table.createTBody()
+  for (let i = 0; i < 5000; i++) body.append(shown[i % shown.length].cloneNode(true))
+  document.body.append(table)
+  await new Promise((resolve) => requestAnimationFrame(resolve))
+  void document.body.offsetHeight
+  const took = performance.now() - begun
+  table.remove()
+  return took
+})()`
+
+test('with 5,000 held locks a filter answers in a tenth of the time that it takes to show them all, and at most 200 rows are in the document', async () => {
   const own = createLocks(memory())
   for (let i = 0; i < 5_000; i++) await own.acquire(`${i % 2 ? 'order' : 'invoice'}:${i}`, { metadata: { attempt: i } })
   const page = await openPage(await serve(own, {}, onTestFinished), onTestFinished)
@@ -316,7 +331,8 @@ test('with 5,000 held locks a filter answers below 100 ms, and at most 200 rows 
   for (let i = 0; i < 5; i++) rounds.push(await page.evaluate<number[]>(FILTER_TIMES))
   // The least of five for each text: what else the machine does can only add to it.
   const least = (rounds[0] ?? []).map((_, text) => Math.min(...rounds.map((round) => round[text] ?? 1e9)))
-  expect(Math.max(...least)).toBeLessThan(100)
+  const all = Math.min(await page.evaluate<number>(TIME_OF_ALL_ROWS), await page.evaluate<number>(TIME_OF_ALL_ROWS))
+  expect(Math.max(...least)).toBeLessThan(all / 10)
   await page.locator('#search').fill('order:4999')
   await expect.poll(() => page.locator('tbody tr').count()).toBe(1)
   await page.locator('#search').fill('')
