@@ -1,5 +1,6 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
@@ -132,8 +133,9 @@ describe('the watchdog', () => {
     await watchdog.armed
     parent.stdin?.write('go\n')
     const command = Number(await fixture.waitForFile('untagged'))
-    // The watchdog lists the children every 10 ms, and sends no report about it.
-    await sleep(500)
+    // The watchdog lists the children every 10 ms, and sends no report about it: each time it wakes up.
+    const wakeups = wakeupsOf(watchdog.pid)
+    await until('the watchdog has looked a few times', () => wakeupsOf(watchdog.pid) > wakeups + 20)
     parent.kill('SIGKILL')
     watchdog.leave()
     expect(await watchdog.ended).toEqual([0, null])
@@ -169,7 +171,18 @@ function startWatchdog(tag: string, killAfterMs = 0) {
     onLines<WatchdogReport>(child.stdout as Readable, ({ report }) => report === 'armed' && resolve())
   })
   const tell = (order: WatchdogOrder): void => void (child.stdin as Writable).write(`${JSON.stringify(order)}\n`)
-  return { armed, tell, leave: () => (child.stdin as Writable).end(), ended: once(child, 'exit') }
+  return {
+    pid: child.pid as number,
+    armed,
+    tell,
+    leave: () => (child.stdin as Writable).end(),
+    ended: once(child, 'exit'),
+  }
+}
+
+/** How often the main thread of a process has gone to sleep, which it does after each turn of its event loop. */
+function wakeupsOf(pid: number): number {
+  return Number(/^voluntary_ctxt_switches:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
 }
 
 /** The number of a process that has ended. */

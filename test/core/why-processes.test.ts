@@ -6,7 +6,8 @@ import { openClient } from '../../src/clients/postgres/open.js'
 import { migrate } from '../../src/stores/postgres/index.js'
 import type { LossFacts, LossReason } from '../../src/index.js'
 
-const TTL_MS = 2_000
+/** TTL_MS: a stall of a second, which a busy machine may have, must not be the reason for a loss. */
+const TTL_MS = 4_000
 
 type Report = { renewed?: boolean; atRisk?: number } & Partial<LossFacts> & { why?: LossReason; message?: string }
 
@@ -28,24 +29,28 @@ describe.concurrent('a process on Redis that loses its lock says', () => {
   })
   afterAll(() => stop())
 
-  test('blocked after its event loop was blocked for 5 s', async ({ onTestFinished }) => {
+  test('blocked after its event loop was blocked for 9 s', async ({ onTestFinished }) => {
     const child = await holder(url, onTestFinished)
-    child.tell({ blockMs: 5_000 })
+    child.tell({ blockMs: 9_000 })
     const { why, stalledMs, message } = await loss(child)
     expect(why).toBe('blocked')
-    expect(message).toMatch(/the event loop was blocked for (4\.[5-9]|5\.\d) s; raise ttl, or find what blocks/)
-    expect(stalledMs).toBeGreaterThan(4_500)
+    expect(message).toMatch(/the event loop was blocked for \d+\.\d s; raise ttl, or find what blocks/)
+    // The part before the last tick of the monitor does not count; a machine that is busy afterwards makes it longer.
+    expect(stalledMs).toBeGreaterThan(8_500)
+    expect(stalledMs).toBeLessThan(20_000)
   })
 
   test('frozen after it was stopped by a signal', async ({ onTestFinished }) => {
     const child = await holder(url, onTestFinished)
+    const stoppedAt = performance.now()
     child.kill('SIGSTOP')
     await new Promise((resolve) => setTimeout(resolve, TTL_MS + 1_000))
     child.kill('SIGCONT')
     const { why, stalledMs, message } = await loss(child)
     expect(why).toBe('frozen')
-    expect(message).toMatch(/the process did not run for [23]\.\d s/)
+    expect(message).toMatch(/the process did not run for \d+\.\d s/)
     expect(stalledMs).toBeGreaterThan(TTL_MS)
+    expect(stalledMs).toBeLessThan(performance.now() - stoppedAt + 500)
   })
 
   test('unreachable after its connection was cut, and atRisk before', async ({ onTestFinished }) => {

@@ -1,5 +1,5 @@
 import { strict as assert } from 'node:assert'
-import type { Election, LeaderInfo } from '../../../src/index.js'
+import { type Election, type LeaderInfo, StoreUnavailableError } from '../../../src/index.js'
 import { realWorld, type World } from '../../../src/util/world.js'
 import { Locks } from '../../../src/locks.js'
 import type { TestContext, Case } from '../../../src/testing/index.js'
@@ -21,6 +21,19 @@ function reader(
 
 async function observer(t: TestContext, name: string): Promise<Election> {
   return (await t.locks()).election(name)
+}
+
+/** Proclaims until the store has answered: on five servers of a busy machine a majority may be late, which is an outage. */
+async function proclaimed(t: TestContext, election: Election, value: unknown): Promise<void> {
+  await t.until(`${value} is proclaimed`, async () => {
+    try {
+      await election.proclaim(value)
+      return true
+    } catch (error) {
+      if (error instanceof StoreUnavailableError) return false
+      throw error
+    }
+  })
 }
 
 /** A world without timers for pauses: an observer in it is woken by events only. */
@@ -96,7 +109,7 @@ export const observingCases: Case[] = [
       const readers = await Promise.all(Array.from({ length: 3 }, async () => reader(await observer(t, name))))
       const one = await candidate(t, name, { value: 0 })
       await one.leads()
-      for (let i = 1; i <= 100; i++) await one.election.proclaim(i)
+      for (let i = 1; i <= 100; i++) await proclaimed(t, one.election, i)
       for (const { seen } of readers) {
         await t.until('the last', () => seen.at(-1)?.value === 100)
         const values = seen.map(({ value }) => value as number)
@@ -115,17 +128,21 @@ export const observingCases: Case[] = [
       const locks = new Locks(await t.client(), {}, patient)
       t.afterwards(() => locks.close({ grace: 0 }))
       const { seen } = reader(locks.election(name))
+      const sees = (value: number): Promise<unknown> => t.until(`leader ${value}`, () => seen.at(-1)?.value === value)
       const one = await candidate(t, name, { value: 1 })
-      await t.until('the first', () => seen.length === 1)
+      await one.leads()
+      await sees(1)
       const two = await candidate(t, name, { value: 2 })
       await waits(t, two)
       await one.leave()
-      await t.until('the second', () => seen.length === 2)
+      await sees(2)
       await two.leave()
       await candidate(t, name, { value: 3 })
-      await t.until('the third', () => seen.length === 3)
+      await sees(3)
+      // On Redlock a grant that arrives too late is given up and asked for again: the same leader is seen twice.
+      const values = seen.map(({ value }) => value)
       assert.deepEqual(
-        seen.map(({ value }) => value),
+        values.filter((value, i) => value !== values[i - 1]),
         [1, 2, 3],
       )
     },
