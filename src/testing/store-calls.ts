@@ -6,6 +6,7 @@
 import { strict as assert } from 'node:assert'
 import { inspect } from 'node:util'
 import { UnsupportedError } from '../errors.js'
+import type { TestContext } from './test-context.js'
 import type {
   Answer,
   Claim,
@@ -63,6 +64,23 @@ export async function tryAcquire(store: Store, claim: Claim): Promise<Held | und
   const answer = await acquireOne(store, claim)
   if (answer.granted === 'unknown') assert.fail(`must be decided: ${show(claim)} was answered ${show(answer)}`)
   return answer.granted ? mustBeGrant(answer, claim) : undefined
+}
+
+/**
+ * Tries a claim with a short `ttlMs`. Returns undefined also if the store needed as long as the lease would have lasted:
+ * on a slow machine it is right not to grant it.
+ */
+export async function tryBriefly(t: TestContext, store: Store, claim: Claim): Promise<Held | undefined> {
+  const sentAt = t.now()
+  const answer = await acquireOne(store, claim)
+  if (answer.granted === 'unknown' && t.now() - sentAt >= claim.ttlMs / 2) return undefined
+  if (answer.granted === 'unknown') assert.fail(`must be decided: ${show(claim)} was answered ${show(answer)}`)
+  return answer.granted ? mustBeGrant(answer, claim) : undefined
+}
+
+/** Acquires a claim with a short `ttlMs`, which the store must grant as soon as the machine is fast enough for it. */
+export function grantedBriefly(t: TestContext, store: Store, claim: Claim): Promise<Held> {
+  return t.until('a short lease is granted', () => tryBriefly(t, store, claim))
 }
 
 export async function renew(store: Store, lease: LeaseId, ttlMs: number, value?: string): Promise<Renewed['outcome']> {

@@ -20,9 +20,15 @@ export interface Setup {
 
 /**
  * PATIENCE_MS: how long a case waits for something that must happen before it fails. A busy machine needs seconds for
- * what usually takes a few milliseconds.
+ * what usually takes a few milliseconds, and a case that passes never waits for so long.
  */
-const PATIENCE_MS = 10_000
+const PATIENCE_MS = 30_000
+
+/**
+ * LOST_AFTER_MS: when the core gives up a call through a faulty store. A longer time makes every lost reply cost more; a
+ * shorter one takes a real answer for lost when a disk or a server stands still.
+ */
+const LOST_AFTER_MS = 2_000
 
 /**
  * LONG_MS: a lease that outlives every case. A case that shows a key as held must not fail because the machine was
@@ -102,7 +108,8 @@ export class TestContext {
 
   /** Another client that misbehaves on demand. Its timeout is short, so that lost replies cost little time. */
   async faulty(...faults: Fault[]): Promise<FaultyStore> {
-    return faulty(await this.client(), faults, { timeoutMs: 500 })
+    const client = await this.client()
+    return faulty(client, faults, { timeoutMs: Math.min(LOST_AFTER_MS, client.timeoutMs) })
   }
 
   get patienceMs(): number {
@@ -175,9 +182,11 @@ export class TestContext {
   async until<T>(what: string, look: () => T | Promise<T>): Promise<Exclude<T, undefined | null | false>> {
     const deadline = this.now() + this.#shared.patienceMs
     for (let pause = 1; ; pause = Math.min(pause * 2, 25)) {
+      // Read before the look: a process that stood still past the deadline looks once more.
+      const isLast = this.now() > deadline
       const seen = await look()
       if (seen !== undefined && seen !== null && seen !== false) return seen as Exclude<T, undefined | null | false>
-      if (this.now() > deadline) assert.fail(`${what}: not within ${this.#shared.patienceMs} ms`)
+      if (isLast) assert.fail(`${what}: not within ${this.#shared.patienceMs} ms`)
       await this.sleep(pause)
     }
   }

@@ -6,16 +6,16 @@ import { mutants } from './mutants.js'
 import { unharmed } from './mutate.js'
 
 /**
- * PATIENCE_MS: how long a case waits for what must happen. Many mutants make it never happen, so a longer wait only
- * makes the suite slower.
+ * PATIENCE_MS: how long a case waits on a mutant for what must happen. Many mutants make it never happen, so a longer wait
+ * only makes the suite slower.
  */
 const PATIENCE_MS = 2_000
 
 /** The error of the case on this store, or undefined if it passes. */
-async function failure(item: Case, store: Store): Promise<unknown> {
+async function failure(item: Case, store: Store, patienceMs?: number): Promise<unknown> {
   const setup = { store: async () => store, close: async () => {} }
   try {
-    await runCase(item, setup, PATIENCE_MS)
+    await runCase(item, setup, patienceMs)
     return undefined
   } catch (error) {
     return error
@@ -28,5 +28,5 @@ test.concurrent.each(mutants)('the kit notices when $what', async ({ store, caug
   const item = cases.get(caughtBy) as Case
   // The same wrapper without the defect passes, so the failure is due to the defect.
   expect(await failure(item, unharmed())).toBeUndefined()
-  expect(await failure(item, store())).toBeInstanceOf(Error)
+  expect(await failure(item, store(), PATIENCE_MS)).toBeInstanceOf(Error)
 })

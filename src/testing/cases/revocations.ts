@@ -1,5 +1,5 @@
 import { strict as assert } from 'node:assert'
-import { granted, mustRelease } from '../store-calls.js'
+import { granted, grantedBriefly, mustRelease, tryAcquire } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 const telling: Case[] = [
@@ -57,10 +57,9 @@ const telling: Case[] = [
       const [a, b] = await t.clients(2)
       const revocations = await t.revocations(a)
       const released = await granted(a, t.claim(t.key()))
-      const expired = await granted(a, t.claim(t.key(), { ttlMs: 100 }))
+      const expired = await grantedBriefly(t, a, t.claim(t.key(), { ttlMs: 300 }))
       await mustRelease(a, released)
-      await t.sleep(200)
-      if (a.expiry === 'timed') await granted(b, t.claim(expired.key))
+      if (a.expiry === 'timed') await t.until('it ends', () => tryAcquire(b, t.claim(expired.key)))
       // This revocation is reported last. What had to be reported before has arrived by then.
       const last = await granted(a, t.claim(t.key()))
       await b.revoke?.(last.key)

@@ -1,5 +1,5 @@
 import { strict as assert } from 'node:assert'
-import { granted, mustBeGrant, mustRelease, refused, tryAcquire } from '../store-calls.js'
+import { granted, grantedBriefly, mustBeGrant, mustRelease, refused, tryAcquire } from '../store-calls.js'
 import type { Answer } from '../../store.js'
 import { type Case, needing } from '../case.js'
 
@@ -25,7 +25,7 @@ const direct: Case[] = [
         last = lastOf(lease)
         await mustRelease(a, lease)
       }
-      const expiring = await granted(b, t.claim(key, { tokens: WANTED, ttlMs: 200 }))
+      const expiring = await grantedBriefly(t, b, t.claim(key, { tokens: WANTED, ttlMs: 200 }))
       assert.ok(expiring.token > last)
       const later = await t.until('it ends', () => tryAcquire(a, t.claim(key)))
       assert.ok(later.token > lastOf(expiring), `token ${later.token} came after ${lastOf(expiring)}`)

@@ -1,5 +1,5 @@
 import { strict as assert } from 'node:assert'
-import { granted, mustRelease, tryAcquire } from '../store-calls.js'
+import { granted, grantedBriefly, mustRelease, tryBriefly } from '../store-calls.js'
 import type { Case } from '../case.js'
 
 export const tokenCases: Case[] = [
@@ -23,9 +23,9 @@ export const tokenCases: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
-      let last = (await granted(a, t.claim(key, { ttlMs: 200 }))).token
+      let last = (await grantedBriefly(t, a, t.claim(key, { ttlMs: 200 }))).token
       for (const client of [b, a, b]) {
-        const lease = await t.until('it ends', () => tryAcquire(client, t.claim(key, { ttlMs: 200 })))
+        const lease = await t.until('it ends', () => tryBriefly(t, client, t.claim(key, { ttlMs: 200 })))
         assert.ok(lease.token > last, `token ${lease.token} came after ${last}`)
         last = lease.token
       }

@@ -1,6 +1,6 @@
 import { strict as assert } from 'node:assert'
 import type { HolderView, Store } from '../../store.js'
-import { granted, mustRelease, refused, tryAcquire } from '../store-calls.js'
+import { granted, grantedBriefly, mustRelease, refused, tryAcquire } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 async function holders(store: Store, prefix: string): Promise<HolderView[]> {
@@ -50,7 +50,7 @@ const listing: Case[] = [
       const [a, b] = await t.clients(2)
       const base = t.name()
       const released = await granted(a, t.claim(`lock:${base}1`))
-      await granted(a, t.claim(`lock:${base}2`, { ttlMs: 100 }))
+      await grantedBriefly(t, a, t.claim(`lock:${base}2`, { ttlMs: 300 }))
       await granted(a, t.claim(`lock:${base}3`))
       await mustRelease(a, released)
       await t.until('the expired one is gone', async () => (await keysHeld(b, `lock:${base}`)).length === 1)
@@ -117,7 +117,7 @@ const inspecting: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const key = t.key()
-      await granted(a, t.claim(key, { ttlMs: 100 }))
+      await grantedBriefly(t, a, t.claim(key, { ttlMs: 300 }))
       await t.until('it is gone', async () => (await b.inspect?.(key))?.holders.length === 0)
       assert.ok(await tryAcquire(b, t.claim(key)))
     },

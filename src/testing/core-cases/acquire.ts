@@ -1,6 +1,7 @@
 import { strict as assert } from 'node:assert'
 import { LockTimeoutError, StoreUnavailableError } from '../../errors.js'
 import { type Case, needing } from '../case.js'
+import type { TestContext } from '../test-context.js'
 
 const acquiring: Case[] = [
   {
@@ -78,8 +79,7 @@ const acquiring: Case[] = [
       await t.unhurried(150, async (ms) => {
         const since = t.now()
         const error = await rejection(b.acquire(name, { wait: ms }))
-        // The wait was shorter than the store's answer, so that nobody can know whether the lock is busy.
-        if (error instanceof StoreUnavailableError && / did not answer within /.test(error.message)) t.tooSlow()
+        mustBeAnswered(t, error)
         assert.ok(error instanceof LockTimeoutError, String(error))
         assert.equal(error.code, 'LOCK_TIMEOUT')
         assert.ok(t.now() - since >= ms - 1, 'it waited')
@@ -151,12 +151,15 @@ const told: Case[] = [
       const [a, b] = [await t.locks(), await t.locks()]
       const name = t.name()
       const lock = await a.acquire(name)
-      for (const wait of [0, 100]) {
+      const reports = async (wait: number): Promise<void> => {
         const error = await rejection(b.acquire(name, { wait }))
+        mustBeAnswered(t, error)
         assert.ok(error instanceof LockTimeoutError, String(error))
         assert.equal(error.heldBy, lock.holder)
         assert.ok(error.message.includes(lock.holder) && error.message.includes(name), error.message)
       }
+      await reports(0)
+      await t.unhurried(100, reports)
     },
   },
 ]
@@ -185,10 +188,15 @@ const outages: Case[] = [
       const store = await t.faulty()
       const locks = await t.locks({}, store)
       const outage = store.inject({ effect: 'break-call', on: 'acquire' })
-      const error = await rejection(locks.acquire(t.name(), { wait: 200 }))
-      assert.ok(error instanceof StoreUnavailableError, String(error))
-      assert.ok(outage.struck > 1, 'the request was sent again')
-      assert.ok(outage.struck < 60, `not in a hot loop: ${outage.struck} times in 200 ms`)
+      await t.unhurried(200, async (wait) => {
+        const before = outage.struck
+        const error = await rejection(locks.acquire(t.name(), { wait }))
+        assert.ok(error instanceof StoreUnavailableError, String(error))
+        const sent = outage.struck - before
+        assert.ok(sent < 60, `not in a hot loop: ${sent} times in ${wait} ms`)
+        // A machine that stands still lets the wait pass. No machine does so for the longest of these waits.
+        if (sent <= 1) t.tooSlow()
+      })
       const waiting = locks.acquire(t.name())
       await outage.strikes(outage.struck + 2)
       outage.lift()
@@ -196,6 +204,11 @@ const outages: Case[] = [
     },
   },
 ]
+
+/** Abandons the attempt if its wait was shorter than the store's answer: nobody can know whether the lock is busy. */
+export function mustBeAnswered(t: TestContext, error: unknown): void {
+  if (error instanceof StoreUnavailableError && / did not answer within /.test(error.message)) t.tooSlow()
+}
 
 export async function rejection(promise: Promise<unknown>): Promise<unknown> {
   try {
