@@ -9,6 +9,7 @@ import type { LocksOptions } from '../core/options.js'
 import { type Locks, createLocks } from '../locks.js'
 import { ALL, type Claim, type LeaseId, type Store, type StoreEvent } from '../store.js'
 import { type Fault, type FaultyStore, faulty } from './faulty.js'
+import { mustBeBefore, tooSlow, unhurried } from './unhurried.js'
 
 /** The source of stores: one server, one file, or one memory. */
 export interface Setup {
@@ -38,9 +39,6 @@ const LONG_MS = 60_000
 
 const run = randomBytes(5).toString('hex')
 let counter = 0
-
-/** Thrown when the machine was too slow for an attempt to prove anything. */
-class TooSlow extends Error {}
 
 /** The clients that all cases share. Cases never use each other's names, and a connection per case would be slow. */
 export class SharedClients {
@@ -213,23 +211,16 @@ export class TestContext {
    * long.
    * The attempt calls `t.mustBeBefore(deadline)` before it asserts anything: that abandons the attempt, not the case.
    */
-  async unhurried(shortestMs: number, attempt: (ms: number) => Promise<void>): Promise<void> {
-    for (let ms = shortestMs, tries = 1; ; ms *= 3, tries++) {
-      try {
-        return await attempt(ms)
-      } catch (error) {
-        if (!(error instanceof TooSlow) || tries === 5) throw error
-      }
-    }
+  unhurried(shortestMs: number, attempt: (ms: number) => Promise<void>): Promise<void> {
+    return unhurried(shortestMs, attempt)
   }
 
   mustBeBefore(deadline: number): void {
-    // Five milliseconds of margin, because stores count in whole milliseconds.
-    if (this.now() > deadline - 5) this.tooSlow()
+    mustBeBefore(deadline)
   }
 
   tooSlow(): never {
-    throw new TooSlow('the machine is too slow to tell')
+    return tooSlow()
   }
 
   /** Records which leases are revoked from now on. Closed after the case. */

@@ -1,12 +1,12 @@
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { inspect, promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createLocks, InvalidOptionError, openStore, StoreUnavailableError } from '../../../src/index.js'
 import { etcd } from '../../../src/stores/etcd/index.js'
 import { type EtcdCluster, startEtcd } from '../../../testbed/servers/index.js'
+import { until } from '../../../testbed/servers/process.js'
 
 const run = promisify(execFile)
 const TOKEN_S = 2
@@ -35,10 +35,13 @@ describe('a cluster with users and passwords, whose tokens expire after two seco
 
   test('a lock is acquired, renewed past the expiry of the token, waited for and released', async () => {
     const credentials = { username: 'app', password: 'pass word@/' }
-    const [one, other] = [1, 2].map(() => createLocks(etcd([host], { credentials, prefix: 'team/' }), { ttl: '3s' }))
+    const [one, other] = [1, 2].map(() => createLocks(etcd([host], { credentials, prefix: 'team/' }), { ttl: '9s' }))
+    let renewals = 0
+    one?.on('renewed', () => renewals++)
     const held = await one?.acquire('order:7')
-    const waiting = other?.acquire('order:7', { wait: '20s' })
-    await sleep(TOKEN_S * 1_000 + 1_500)
+    const waiting = other?.acquire('order:7', { wait: '50s' })
+    // The heartbeat comes every three seconds: when the second is sent, each token of before has expired.
+    await until('it is renewed twice', () => renewals >= 2)
     expect(held?.isHeld).toBe(true)
     expect(await held?.release()).toBe(true)
     const next = await waiting

@@ -3,6 +3,7 @@ import { createLocks, InvalidOptionError } from '../../../src/index.js'
 import { ALL, type Answer, type Claim, type Renewal, type Store } from '../../../src/store.js'
 import { etcd } from '../../../src/stores/etcd/index.js'
 import { type EtcdCluster, startEtcd } from '../../../testbed/servers/index.js'
+import { until } from '../../../testbed/servers/process.js'
 import { disturb, isTxn, noAnswerAtAll } from './requests.js'
 
 let cluster: EtcdCluster
@@ -151,6 +152,13 @@ test('after a new leader was elected, the heartbeats of five hundred locks need 
   const renewals = many.map(({ key, owner, ttlMs }): Renewal => ({ key, owner, ttlMs }))
   const leader = await cluster.leader()
   await leader.kill()
+  // How long an election takes is no matter here. Requests that are sent meanwhile are repeated until it is over.
+  await until('another node leads', () =>
+    cluster.leader().then(
+      () => true,
+      () => false,
+    ),
+  )
   let held = true
   const sent = await requestsDuring(async () => {
     for (let heartbeat = 0; heartbeat < 4; heartbeat++) {

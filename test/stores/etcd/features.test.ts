@@ -145,13 +145,18 @@ describe('a hand-off', () => {
       while (writing) await (await each.acquire(`others:${n}`)).release()
     })
     await pace(10, [locks, other], HOLD_MS)
-    const alone = await pace(20, [locks], HOLD_MS)
-    const handoff = await pace(30, [locks, other], HOLD_MS)
+    // etcd looks every 100 ms after watches that begin in the past, which would be 50 ms for each hand-off, in every
+    // round. A machine that stands still for a moment during the second measure of a round spoils that round only.
+    const tooSlow: string[] = []
+    for (let round = 0; round < 4 && tooSlow.length === round; round++) {
+      const alone = await pace(20, [locks], HOLD_MS)
+      const handoff = await pace(30, [locks, other], HOLD_MS)
+      if (handoff >= 2 * alone + 20) tooSlow.push(`${handoff} ms, beside ${alone} ms alone`)
+    }
     writing = false
     await Promise.all(writers)
     for (const each of others) await each.close()
-    // etcd looks every 100 ms after watches that begin in the past, which would be 50 ms for each of them.
-    expect(handoff).toBeLessThan(2 * alone + 20)
+    expect(tooSlow.length, tooSlow.join('; ')).toBeLessThan(4)
   })
 })
 

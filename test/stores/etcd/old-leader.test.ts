@@ -49,14 +49,14 @@ async function canaries(): Promise<string[]> {
 }
 
 test('a holder whose lease is revoked by somebody else learns it at once, not from its next heartbeat', async () => {
-  const lock = await locks.acquire('revoked', { ttl: '6s' })
+  const lock = await locks.acquire('revoked', { ttl: '18s' })
   await until('the first heartbeat has passed', async () => (await canaries()).length > 0)
   const revokedAt = performance.now()
   const lost = once(lock.signal, 'abort')
   for (const id of await canaries()) await cluster.ctl('lease', 'revoke', id)
   await lost
-  // The next heartbeat comes two seconds after the first.
-  expect(performance.now() - revokedAt).toBeLessThan(1_200)
+  // The next heartbeat comes six seconds after the first.
+  expect(performance.now() - revokedAt).toBeLessThan(5_000)
   expect(lock.isHeld).toBe(false)
 })
 
