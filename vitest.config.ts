@@ -61,9 +61,10 @@ export default defineConfig({
     globalSetup: ['scripts/embed.mjs', 'testbed/programs.ts'],
     reporters: ['default', './testbed/failed-tests.ts'],
     pool: 'forks',
-    testTimeout: 60_000,
-    hookTimeout: 120_000,
-    // Not vitest's own second: what a test waits for takes longer than that on a busy machine, and a hang ends by this as well.
+    // They end tests that hang. A busy machine needs several times as long as usual.
+    testTimeout: 180_000,
+    hookTimeout: 240_000,
+    // The default of one second fails on a machine that stops for longer. A condition that holds earlier costs nothing.
     expect: { poll: { timeout: 30_000 } },
     passWithNoTests: false,
     sequence: { sequencer: LongestFirst },

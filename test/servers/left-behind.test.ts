@@ -70,7 +70,7 @@ test.each(['SIGKILL', 'SIGINT'] as const)(
       await until(
         `process ${pid} and ${dir} are gone`,
         () => !isAlive(pid) && !existsSync(dir) && processesIn(dir).length === 0,
-        10_000,
+        30_000,
       )
     }
     expect(sharedMemoryOf(postgres.pid)).toEqual([])

@@ -49,12 +49,12 @@ class Client {
   }
 
   async gets(text: string): Promise<void> {
-    await until(`${JSON.stringify(text)} arrives`, () => this.received.includes(text), 5_000)
+    await until(`${JSON.stringify(text)} arrives`, () => this.received.includes(text))
     this.received = ''
   }
 
   async isCut(): Promise<void> {
-    await until('the connection is closed', () => this.closed, 5_000)
+    await until('the connection is closed', () => this.closed)
   }
 }
 
@@ -75,7 +75,7 @@ test('a healthy proxy passes commands, replies and large values, and counts its 
   await client.gets(large)
   client.socket.end()
   await client.isCut()
-  await until('the proxy has noticed', () => proxy.connections === 0, 5_000)
+  await until('the proxy has noticed', () => proxy.connections === 0)
 })
 
 test('the same URL leads through the proxy', () => {
@@ -153,7 +153,7 @@ test('blackhole() of replies lets the command happen and loses the answer', asyn
   await client.gets('PONG')
   proxy.blackhole('replies')
   client.send('INCR done')
-  await until('the command is carried out', async () => (await serverHas('done')) === '1', 5_000)
+  await until('the command is carried out', async () => (await serverHas('done')) === '1')
   expect(client.received).toBe('')
   await proxy.heal()
   await client.isCut()
@@ -178,7 +178,7 @@ test('stall() delivers bytes late and in order, even from a client that has give
 
   await proxy.heal()
   await patient.gets('*2\r\n$1\r\na\r\n$1\r\nb\r\n')
-  await until('the late write arrives', async () => (await serverHas('late')) === 'yes', 5_000)
+  await until('the late write arrives', async () => (await serverHas('late')) === 'yes')
 })
 
 test('delay() delays chunks by at least that long each way, and a shorter delay later does not overtake', async () => {

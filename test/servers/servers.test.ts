@@ -135,12 +135,12 @@ test('PostgreSQL keeps committed rows through kill -9 and both kinds of restart'
 
 test('freezing PostgreSQL freezes its open sessions as well', async () => {
   const postgres = using(await startPostgres())
-  const slept = postgres.psql('SELECT pg_sleep(0.3)').then(() => performance.now())
+  const slept = postgres.psql('SELECT pg_sleep(3)').then(() => performance.now())
   await until('the session sleeps', async () => {
     return (await postgres.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")) === '1'
   })
   await postgres.freeze()
-  await new Promise((resolve) => setTimeout(resolve, 700))
+  await new Promise((resolve) => setTimeout(resolve, 3_500))
   const thawedAt = performance.now()
   await postgres.thaw()
   expect(await slept).toBeGreaterThanOrEqual(thawedAt)

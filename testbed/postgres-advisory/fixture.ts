@@ -8,7 +8,7 @@ import { ALL, type Answer, type Claim, type Store } from '../../src/store.js'
 import { type AdvisoryOptions, advisory } from '../../src/stores/postgres-advisory/index.js'
 
 /** PATIENCE_MS: how long `until` polls. Longer than anything here takes on a busy machine. */
-const PATIENCE_MS = 15_000
+const PATIENCE_MS = 30_000
 
 /** Polls until `look` returns something truthy. */
 export async function until<T>(

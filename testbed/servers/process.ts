@@ -31,7 +31,7 @@ export interface Server extends AsyncDisposable {
 }
 
 const START_WITHIN_MS = 30_000
-const SHUT_DOWN_WITHIN_MS = 10_000
+const SHUT_DOWN_WITHIN_MS = 30_000
 const POLL_MS = 20
 
 export class StartError extends Error {

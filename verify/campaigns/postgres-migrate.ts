@@ -26,7 +26,7 @@ export async function migrationsUnderLoad(url: string, migrations: number): Prom
   await migrate(admin)
   const figures = { migrations: 0, pairs: 0, slowestMs: 0, failed: 0, lost: 0, firstError: '', groundRent: 0 }
   const store = postgres(pool)
-  const locks = createLocks(store, { ttl: '3s', wait: '5s' })
+  const locks = createLocks(store, { ttl: '9s', wait: '30s' })
   locks.on('lost', () => figures.lost++)
   const held = await Promise.all(Array.from({ length: 50 }, (_, i) => locks.acquire(`held ${i}`)))
   let over = false

@@ -4,6 +4,7 @@ import { ALL, type Answer, type Claim, type Grant, type Renewed, type Store } fr
 import { etcd } from '../../../src/stores/etcd/index.js'
 import { type EtcdCluster, startEtcd } from '../../../testbed/servers/index.js'
 import { until } from '../../../testbed/servers/process.js'
+import { tooSlow, unhurried } from '../../../src/testing/unhurried.js'
 import { disturb, isTxn, loseOneAnswer, noAnswerAtAll } from './requests.js'
 
 let cluster: EtcdCluster
@@ -223,17 +224,23 @@ test('the first call of a process to a busy key enters the queue within two requ
 })
 
 test('a wait that begins two seconds after another one enters the queue with its first request', async () => {
-  const [one, two] = [await busy(), await busy()]
-  const first = etcd(cluster.nodes.map(({ host }) => host))
-  expect(await ask(first, claim({ key: one.key, queueMs: 3_000 }))).toMatchObject({ granted: false })
-  // The lease of queue entries is not fresh any more, and not over yet.
-  await sleep(1_500)
-  const inARow = countRequestsInARow()
-  expect(await ask(first, claim({ key: two.key, queueMs: 3_000 }))).toMatchObject({ granted: false })
-  expect(inARow()).toBe(1)
-  disturb(undefined)
-  expect((await view(two.key)).waiters).toHaveLength(1)
-  await first.close()
+  await unhurried(3_000, async (queueMs) => {
+    const [one, two] = [await busy(), await busy()]
+    const first = etcd(cluster.nodes.map(({ host }) => host))
+    const began = performance.now()
+    expect(await ask(first, claim({ key: one.key, queueMs }))).toMatchObject({ granted: false })
+    // The lease of queue entries is not fresh any more, and not over yet.
+    await sleep(queueMs / 2)
+    const inARow = countRequestsInARow()
+    const isInTime = performance.now() - began < queueMs * 0.6
+    expect(await ask(first, claim({ key: two.key, queueMs }))).toMatchObject({ granted: false })
+    disturb(undefined)
+    const { waiters } = await view(two.key)
+    await first.close()
+    if (!isInTime) tooSlow()
+    expect(inARow()).toBe(1)
+    expect(waiters).toHaveLength(1)
+  })
 })
 
 test('several names in one step take a key by force from more holders than one transaction can end', async () => {

@@ -7,9 +7,9 @@ test('the queue entry of a writer behind 150,000 readers is renewed', () => {
   const store = memory()
   const claim = { key: 'lock:x', capacity: ALL, ttlMs: 60_000 }
   store.acquire(Array.from({ length: 150_000 }, (_, n) => ({ ...claim, owner: `reader ${n}`, weight: 1 })))
-  const [refused] = store.acquire([{ ...claim, owner: 'writer', weight: ALL, queueMs: 3_000 }])
+  const [refused] = store.acquire([{ ...claim, owner: 'writer', weight: ALL, queueMs: 60_000 }])
   expect(refused?.granted).toBe(false)
-  const [renewed] = store.renew([{ key: 'lock:x', owner: 'writer', ttlMs: 3_000, queued: true }])
+  const [renewed] = store.renew([{ key: 'lock:x', owner: 'writer', ttlMs: 60_000, queued: true }])
   expect(renewed).toMatchObject({ outcome: 'waiting', ahead: 0 })
 })
 

@@ -9,7 +9,7 @@ test('a history of contending processes, some of them killed, has one holder at 
   expect(faults).toEqual([])
   expect(lost).toBe(0)
   expect(grants).toBeGreaterThanOrEqual(3 * 50)
-}, 60_000)
+})
 
 test('faultsOf() finds two holders at a time, tokens that go back and tokens given twice', () => {
   const turn = (name: string, token: bigint, from: bigint, to: bigint | undefined) => ({ name, token, from, to })

@@ -23,6 +23,9 @@ beforeEach(async () => {
 })
 afterEach(() => fixture.close())
 
+/** BUSY_MS: what a busy machine adds. A lock that is kept for as long as the longer one is freed after a minute. */
+const BUSY_MS = 15_000
+
 /** Resolves with the reason when the lock is lost. */
 function lost(lock: Lock): Promise<string> {
   const { signal } = lock
@@ -63,8 +66,8 @@ describe('a connection that is lost', () => {
     const since = performance.now()
     await fixture.query('SELECT pg_terminate_backend($1)', [pid])
     expect(await Promise.all(told)).toEqual(['session', 'session', 'session'])
-    // Holders are told without waiting for a heartbeat or the ttl (30 s).
-    expect(performance.now() - since).toBeLessThan(5_000)
+    // Holders are told without waiting for a heartbeat (10 s) or the ttl (30 s).
+    expect(performance.now() - since).toBeLessThan(9_000)
     expect(apart.isHeld).toBe(true)
     expect(await held[0]?.release()).toBe(false)
     const again = await locks.acquire('a')
@@ -139,7 +142,7 @@ describe('a network that fails', () => {
   })
 
   test('a session that once waited in the queue is given up by silence as soon as any other', async () => {
-    const store = new AdvisoryFixture(proxy.through(fixture.url)).store({ timeout: 300, queueFor: '1h' })
+    const store = new AdvisoryFixture(proxy.through(fixture.url)).store({ timeout: 2_000, queueFor: '1h' })
     const blocker = claim('watched')
     const direct = fixture.store()
     await ask(direct, blocker)
@@ -155,9 +158,10 @@ describe('a network that fails', () => {
 
   test('a lock stays held when the network stalls for less than its ttl', async () => {
     const locks = createLocks(new AdvisoryFixture(proxy.through(fixture.url)).store())
-    const lock = await locks.acquire('stalled', { ttl: '6s' })
+    const lock = await locks.acquire('stalled', { ttl: '12s' })
     proxy.stall()
-    await sleep(2_500)
+    // Longer than a third of the ttl: a heartbeat is sent meanwhile.
+    await sleep(4_500)
     await proxy.heal()
     await sleep(2_500)
     expect(lock.isHeld).toBe(true)
@@ -167,7 +171,8 @@ describe('a network that fails', () => {
 
 describe('a process that freezes or is killed', () => {
   test('the lock of a frozen process is freed within the ttl, and the process learns of the loss when it wakes', async () => {
-    const other = new OtherProcess('hold', fixture.url, 'frozen', '2000')
+    const ttlMs = 6_000
+    const other = new OtherProcess('hold', fixture.url, 'frozen', String(ttlMs))
     await other.says('held')
     const locks = createLocks(fixture.store())
     const waiting = locks.acquire('frozen', { wait: 'forever' })
@@ -176,7 +181,7 @@ describe('a process that freezes or is killed', () => {
     other.signal('SIGSTOP')
     const next = await waiting
     // The ttl counts from the last heartbeat before the freeze. The rest is for a busy machine.
-    expect(performance.now() - since).toBeLessThan(2_000 + 1_500)
+    expect(performance.now() - since).toBeLessThan(ttlMs + 5_000)
     other.signal('SIGCONT')
     // The ttl had passed before the server ended the session for it, so the lock ran out and was not lost with the session.
     expect(await other.says('lost')).toBe('lost frozen')
@@ -204,7 +209,7 @@ describe('a process that freezes or is killed', () => {
       } else {
         await locks.acquire('short', { wait: 'forever' })
       }
-      expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
+      expect(performance.now() - since).toBeLessThan(2 * 2_000 + BUSY_MS)
       expect(await locks.tryAcquire('long')).toBeNull()
       other.signal('SIGCONT')
       await other.says('lost short of 2000')
@@ -222,7 +227,7 @@ describe('a process that freezes or is killed', () => {
     other.signal('SIGSTOP')
     const since = performance.now()
     await until('the lock is freed', async () => (await fixture.held()) === 0)
-    expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
+    expect(performance.now() - since).toBeLessThan(2 * 2_000 + BUSY_MS)
   })
 
   test('a process that freezes while it waits keeps the lock it is granted for at most twice its ttl', async () => {
@@ -237,7 +242,7 @@ describe('a process that freezes or is killed', () => {
     const since = performance.now()
     await store.release([blocker])
     await until('the lock was granted and freed again', async () => (await ask(store, blocker)).granted === true)
-    expect(performance.now() - since).toBeLessThan(2 * 2_000 + 1_500)
+    expect(performance.now() - since).toBeLessThan(2 * 2_000 + BUSY_MS)
   })
 
   test('a killed process frees its locks and its queue entry without waiting for the ttl', async () => {
@@ -293,13 +298,14 @@ describe('a server that restarts, fails over or is full', () => {
 
   test('a session whose setup takes too long is given up, and the next one works', async () => {
     const store = fixture.store({ timeout: 300 })
+    const later = claim('later')
     // The setup of a session raises the sequence under this lock.
     const { bits } = idOfName('\0leasehold advisory raising')
     await fixture.query('SELECT pg_advisory_lock($1)', [bits])
-    const refused = await ask(store, claim('later'))
+    const refused = await ask(store, later)
     expect(refused).toMatchObject({ granted: 'unknown', error: { message: expect.stringContaining('not answer') } })
     await fixture.query('SELECT pg_advisory_unlock($1)', [bits])
-    expect((await ask(store, claim('later'))).granted).toBe(true)
+    await until('the next one works', async () => (await ask(store, later)).granted === true)
   })
 
   test('a standby is refused, because its locks would exclude nobody on the primary', async () => {

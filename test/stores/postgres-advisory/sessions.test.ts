@@ -84,11 +84,11 @@ describe('connections', () => {
 
   test('a session that holds nothing any more outlives the last ttl', async () => {
     const locks = createLocks(fixture.store())
-    await (await locks.acquire('brief', { ttl: 400 })).release()
+    await (await locks.acquire('brief', { ttl: 1_500 })).release()
     const [pid] = await fixture.sessions()
-    await sleep(900)
+    await sleep(2_500)
     expect(await fixture.sessions()).toEqual([pid])
-    const lock = await locks.acquire('brief', { ttl: 400 })
+    const lock = await locks.acquire('brief')
     expect(await fixture.sessions()).toEqual([pid])
     expect(await lock.release()).toBe(true)
   })
@@ -161,8 +161,8 @@ describe('waiting', () => {
     const [a, b, c] = [fixture.store(), fixture.store(), fixture.store()]
     const held = claim('gone')
     await ask(a, held)
-    expect((await ask(b, claim('gone', { blockMs: 60, queueMs: 300 }))).granted).toBe(false)
-    const second = ask(c, claim('gone', { blockMs: 10_000 }))
+    expect((await ask(b, claim('gone', { blockMs: 60, queueMs: 3_000 }))).granted).toBe(false)
+    const second = ask(c, claim('gone', { blockMs: 40_000 }))
     await until('the second stands behind', async () => (await fixture.waiting()) === 2)
     await a.release([held])
     expect((await second).granted).toBe(true)
@@ -188,8 +188,8 @@ describe('waiting', () => {
     // The store asks for the holder for 500 ms at most: on a busy machine it may take a second try.
     await until('the error names the holder', async () => {
       const error = await b.acquire('told', { wait: 500 }).catch((caught: unknown) => caught)
-      expect(error).toBeInstanceOf(LockTimeoutError)
-      heldBy = (error as LockTimeoutError).heldBy
+      if (!(error instanceof LockTimeoutError)) return false
+      heldBy = error.heldBy
       return heldBy !== undefined
     })
     expect(heldBy).toMatch(/^billing \[leasehold\] pid \d+/)
@@ -225,7 +225,7 @@ describe('waiting', () => {
     for (let round = 0; round < 120; round++) {
       const held = claim('moment')
       await until('no wait was left behind', async () => (await ask(a, held)).granted === true)
-      const wanted = claim('moment', { blockMs: 200, queueMs: 3_000 })
+      const wanted = claim('moment', { blockMs: 2_000, queueMs: 3_000 })
       const waiting = ask(b, wanted)
       await sleep(13 + Math.random() * 6)
       const [released] = await Promise.all([

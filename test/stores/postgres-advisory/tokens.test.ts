@@ -45,13 +45,13 @@ describe('fencing tokens', () => {
       await store.release(held)
     }
     const work = async (store: Store, worker: number): Promise<void> => {
-      while (performance.now() < over) {
+      // On a slow machine until there are enough grants to judge.
+      while (performance.now() < over || grants <= 50) {
         if (worker % 2) await batch(store)
         else await wait(store, names[grants % 3] as string)
       }
     }
     await Promise.all([...stores, ...stores].map(work))
-    expect(grants).toBeGreaterThan(50)
   })
 
   test('a token is drawn when the lock is granted, and not before', async () => {

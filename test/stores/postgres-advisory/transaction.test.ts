@@ -165,20 +165,20 @@ for (const [library, transaction] of Object.entries(clients)) {
     test('lockInTransaction() waits for as long as `wait` says under a shorter statement_timeout, which it restores', async () => {
       const lock = await createLocks(fixture.store()).acquire('slow')
       const timeouts = await transaction(async (tx) => {
-        await rowsOf(tx, "SET LOCAL statement_timeout = '300ms'")
+        await rowsOf(tx, "SET LOCAL statement_timeout = '1500ms'")
         const since = performance.now()
-        const error = await lockInTransaction(tx, 'slow', { wait: 900 }).catch((caught: unknown) => caught)
+        const error = await lockInTransaction(tx, 'slow', { wait: 2_200 }).catch((caught: unknown) => caught)
         expect(error).toBeInstanceOf(LockTimeoutError)
-        expect(performance.now() - since).toBeGreaterThan(895)
+        expect(performance.now() - since).toBeGreaterThan(2_195)
         const afterVain = await rowsOf(tx, "SELECT current_setting('statement_timeout') AS kept")
         const waiting = lockInTransaction(tx, ['free', 'slow'], { wait: '20s' })
         await until('the transaction waits', async () => (await fixture.waiting()) === 1)
-        await sleep(600)
+        await sleep(2_000)
         await lock.release()
         await waiting
         return [...afterVain, ...(await rowsOf(tx, "SELECT current_setting('statement_timeout') AS kept"))]
       })
-      expect(timeouts).toMatchObject([{ kept: '300ms' }, { kept: '300ms' }])
+      expect(timeouts).toMatchObject([{ kept: '1500ms' }, { kept: '1500ms' }])
     })
 
     test('lockInTransaction() restores the lock_timeout of the transaction', async () => {

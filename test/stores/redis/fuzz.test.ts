@@ -357,11 +357,12 @@ function renewedOf(answer: Renewed): unknown {
   return answer.outcome
 }
 
-test('the fast paths decide exactly as the slow paths do', { timeout: BUDGET_MS + 50_000 }, async () => {
+test('the fast paths decide exactly as the slow paths do', { timeout: BUDGET_MS + 180_000 }, async () => {
   const began = performance.now()
   const only = Number(process.env.FUZZ_SEED ?? 0)
   let runs = 0
-  for (let seed = only || 1; performance.now() - began < BUDGET_MS && (!only || runs === 0); seed++, runs++) {
+  const isOver = (): boolean => (only ? runs > 0 : runs > 2 && performance.now() - began >= BUDGET_MS)
+  for (let seed = only || 1; !isOver(); seed++, runs++) {
     for (const side of sides) {
       await side.command('FLUSHALL')
       side.heard.length = 0
@@ -371,8 +372,7 @@ test('the fast paths decide exactly as the slow paths do', { timeout: BUDGET_MS 
     await run.look()
     const [fast, slow] = sides as [Side, Side]
     await expect
-      .poll(() => [...fast.heard].sort(), { message: `seed ${seed}: pushed grants`, timeout: 5_000 })
+      .poll(() => [...fast.heard].sort(), { message: `seed ${seed}: pushed grants` })
       .toEqual([...slow.heard].sort())
   }
-  expect(runs).toBeGreaterThan(only ? 0 : 2)
 })

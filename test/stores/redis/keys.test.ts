@@ -69,16 +69,18 @@ function hasty(seconds: number): RedisScriptSources {
 test('ten thousand names used once each leave one index and its entry, and after a day nothing', async () => {
   const store = open({}, hasty(2))
   const claims = Array.from({ length: 10_000 }, (_, i) => claim(`lock:once:${i}`, { ttlMs: 1_500 }))
-  const answers = await inBatches(claims, (part) => store.acquire(part))
-  expect(answers.every((answer) => answer.granted === true)).toBe(true)
-  // Half of them are released, the others end by themselves.
-  const released = await inBatches(claims.slice(0, 5_000), (part) => store.release(part))
+  // Half of them are released in time, the others end by themselves.
+  const released = await inBatches(claims.slice(0, 5_000), async (part) => {
+    const lasting = part.map((one) => ({ ...one, ttlMs: 5_000 }))
+    expect((await store.acquire(lasting)).every((answer) => answer.granted === true)).toBe(true)
+    return store.release(part)
+  })
   expect(released.every(({ outcome }) => outcome === 'released')).toBe(true)
-  await expect
-    .poll(async () => (await keys()).sort(), { timeout: 10_000 })
-    .toEqual(expect.arrayContaining(['leasehold:1:held:lock']))
-  await expect.poll(async () => (await keys()).length, { timeout: 10_000 }).toBeLessThanOrEqual(2)
-  await expect.poll(keys, { timeout: 15_000 }).toEqual([])
+  const answers = await inBatches(claims.slice(5_000), (part) => store.acquire(part))
+  expect(answers.every((answer) => answer.granted === true)).toBe(true)
+  expect(await keys()).toContain('leasehold:1:held:lock')
+  await expect.poll(async () => (await keys()).length).toBeLessThanOrEqual(2)
+  await expect.poll(keys).toEqual([])
 })
 
 test('everything that waiting, sharing, values and limits leave has an expiry', async () => {
@@ -98,7 +100,7 @@ test('everything that waiting, sharing, values and limits leave has an expiry', 
 
 test('leases that end by themselves are swept out of the index by later calls', async () => {
   const store = open()
-  const dead = Array.from({ length: 3_000 }, (_, i) => claim(`run-once:dead:${i}`, { ttlMs: 1_000, value: '{}' }))
+  const dead = Array.from({ length: 3_000 }, (_, i) => claim(`run-once:dead:${i}`, { ttlMs: 5_000, value: '{}' }))
   await inBatches(dead, (part) => store.acquire(part))
   const size = async (): Promise<number> => Number(await server.command('HLEN', 'leasehold:1:held:run-once'))
   expect(await size()).toBeGreaterThan(3_000)
@@ -159,7 +161,8 @@ test('the search for foreign holders takes no more than a twentieth of the time,
   await server.command('CONFIG', 'RESETSTAT')
   const began = performance.now()
   let calls = 0
-  while (performance.now() - began < 1_500) {
+  // As many calls at least: on a slow machine a few calls are no measure.
+  while (performance.now() - began < 1_500 || calls < 50) {
     await store.holders?.('lock:')
     calls++
   }

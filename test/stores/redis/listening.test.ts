@@ -5,7 +5,7 @@ import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
-import { type Connection, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
+import { type Connection, eventually, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 const cleanups: (() => unknown)[] = []
 afterEach(async () => {
@@ -79,7 +79,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const server = await start()
     const proxy = await silencer(server.port)
     const holder = on(await connect(server.url))
-    const waiter = on(await connect(proxy.url), { timeout: 1_000 })
+    const waiter = on(await connect(proxy.url), { timeout: 2_000 })
     const heard: StoreEvent[] = []
     const watch = waiter.watch?.('lock:x', (event) => heard.push(event))
     const handOff = async (): Promise<void> => {
@@ -95,8 +95,8 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     await handOff()
     expect(proxy.silence()).toBeGreaterThan(0)
     expect(watch?.live()).toBe(true)
-    await expect.poll(() => watch?.live(), { timeout: 15_000, interval: 2 }).toBe(false)
-    await expect.poll(() => watch?.live(), { timeout: 5_000 }).toBe(true)
+    await expect.poll(() => watch?.live(), { interval: 2 }).toBe(false)
+    await expect.poll(() => watch?.live()).toBe(true)
     await handOff()
   })
 
@@ -104,8 +104,8 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const server = await start()
     const store = on(await connect(server.url), { timeout: 400 })
     const known = on(await connect(server.url), { timeout: 400 })
-    await known.acquire([claim('lock:warm')])
-    await store.now?.()
+    await eventually(() => known.acquire([claim('lock:warm')]))
+    await eventually(() => store.now?.())
     await server.freeze()
     cleanups.push(() => server.thaw())
     const asked = [store.acquire([claim('lock:fresh')]), known.acquire([claim('run-once:fresh')])]
@@ -135,7 +135,7 @@ test('a server that refuses connections is not asked for one many times a second
   await new Promise((resolve) => setTimeout(resolve, 3_000))
   expect((await refused()) - before).toBeLessThan(10)
   await admin.client.config('SET', 'maxclients', '1000')
-  await expect.poll(() => watch?.live(), { timeout: 8_000 }).toBe(true)
+  await expect.poll(() => watch?.live()).toBe(true)
   watch?.close()
   await holder.close({ grace: 0 })
 })

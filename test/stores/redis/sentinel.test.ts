@@ -39,14 +39,14 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     const lock = await locks.acquire('job', { ttl: '30s' })
     const waiting = others.acquire('job', { wait: '60s' })
     await expect.poll(async () => (await locks.waiters('job')).length).toBe(1)
-    await expect.poll(() => setup.master.command('WAIT', '2', '2000'), { timeout: 20_000 }).toBe(2)
+    await expect.poll(() => setup.master.command('WAIT', '2', '2000')).toBe(2)
     await setup.sentinels[0]?.command('SENTINEL', 'FAILOVER', setup.masterName)
     const masterPort = (): Promise<number> =>
       setup.currentMaster().then(
         ({ port }) => port,
         () => setup.master.port,
       )
-    await expect.poll(masterPort, { timeout: 20_000 }).not.toBe(setup.master.port)
+    await expect.poll(masterPort).not.toBe(setup.master.port)
     const elected = await masterPort()
     // Through the outage the lock is trusted as long as its time lasts, and then it is confirmed.
     await eventually(() => lock.extend('30s'), 20_000)
@@ -59,7 +59,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     // A wake-up goes through the new master.
     const second = await locks.acquire('job')
     const next = others.acquire('job', { wait: '30s' })
-    await expect.poll(async () => (await locks.waiters('job')).length, { timeout: 10_000 }).toBe(1)
+    await expect.poll(async () => (await locks.waiters('job')).length).toBe(1)
     await second.release()
     expect((await next).fencingToken).toBeGreaterThan(second.fencingToken)
     await locks.close()

@@ -7,7 +7,7 @@ import { createLocks, type Locks } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
 import { onlyTheNextWakes } from '../../../testbed/hand-off.js'
-import { type Connection, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
+import { type Connection, eventually, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
 let server: RedisServer
 beforeAll(async () => {
@@ -120,14 +120,14 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     expect(heard).toEqual([{ type: 'freed' }])
     const held = claim('lock:a')
     await store.acquire([held])
-    const waiting = claim('lock:a', { queueMs: 10_000 })
+    const waiting = claim('lock:a', { queueMs: 30_000 })
     await store.acquire([waiting])
     await store.release([held])
     await expect.poll(() => heard.at(-1)).toMatchObject({ type: 'granted', owner: waiting.owner })
     const granted = heard.at(-1)
     const left = granted?.type === 'granted' ? granted.ttlMs : 0
-    expect(left, 'what is left of it now').toBeGreaterThan(8_000)
-    expect(left).toBeLessThanOrEqual(10_000)
+    expect(left, 'what is left of it now').toBeGreaterThan(15_000)
+    expect(left).toBeLessThanOrEqual(30_000)
   })
 
   test('a hand-off wakes only the waiter that gets it, however many others wait', async () => {
@@ -153,7 +153,7 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
 
   test('a subscription to a silent server ends after the timeout', async () => {
     const store = on(await connect(), { timeout: 200 })
-    await store.acquire([claim('lock:warm')])
+    await eventually(() => store.acquire([claim('lock:warm')]))
     await server.freeze()
     cleanups.push(() => server.thaw())
     const watch = store.watch?.('lock:a', () => {})
@@ -171,29 +171,33 @@ async function received(command: string): Promise<number> {
   return Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0)
 }
 
-/** Two names that are held, and somebody who waits for one of them already. */
-async function waitingAlready(store: Store): Promise<{ asks: () => Promise<[ms: number, asked: number]> }> {
-  const holder = createLocks(on(ioredis[6](server.url)))
-  const other = createLocks(store)
+/**
+ * The quickest of several hand-offs, in milliseconds. Without a notification, a waiter finds out with its heartbeat, which
+ * comes a second after it has entered the queue: each takes about as long. On a slow machine some do in any case.
+ */
+async function quickest(handOff: () => Promise<number>): Promise<number> {
+  let ms = Number.POSITIVE_INFINITY
+  for (let i = 0; i < 8 && ms > 600; i++) ms = Math.min(ms, await handOff())
+  return ms
+}
+
+/** A store that has waited for a name before. Returns how long the hand-off of another name to it takes. */
+async function waitingAlready(store: Store): Promise<() => Promise<number>> {
+  const holder = createLocks(on(ioredis[6](server.url)), { wait: '30s' })
+  const other = createLocks(store, { wait: '30s' })
   cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
-  const [first, second] = [await holder.acquire('first'), await holder.acquire('second')]
-  const waiting = other.acquire('first')
-  await expect.poll(async () => (await holder.waiters('first')).length).toBe(1)
-  await first.release()
-  await waiting
-  return {
-    asks: async () => {
-      await received('evalsha')
-      const next = other.acquire('second')
-      await expect.poll(async () => (await holder.waiters('second')).length).toBe(1)
-      // Besides the looks of the line above.
-      const looks = await received('evalsha')
-      const letGoAt = performance.now()
-      await second.release()
-      await next
-      return [performance.now() - letGoAt, looks]
-    },
+  const handOff = async (): Promise<number> => {
+    const name = `handed:${++counter}`
+    const held = await holder.acquire(name)
+    const next = other.acquire(name)
+    await expect.poll(async () => (await holder.waiters(name)).length, { interval: 5 }).toBe(1)
+    const releasedAt = performance.now()
+    await held.release()
+    await next
+    return performance.now() - releasedAt
   }
+  await handOff()
+  return handOff
 }
 
 describe.each([
@@ -201,11 +205,10 @@ describe.each([
   ['node-redis', async () => nodeRedis(server.url)],
 ] as const)('with a grant inbox, %s', (_name, connect) => {
   test('a waiter for one name more subscribes to nothing, and gets its grant from the inbox', async () => {
-    const already = await waitingAlready(on(await connect()))
+    const handOff = await waitingAlready(on(await connect()))
     await received('subscribe')
-    const [ms] = await already.asks()
+    expect(await quickest(handOff), 'it was told').toBeLessThan(600)
     expect(await received('subscribe')).toBe(0)
-    expect(ms, 'it was told').toBeLessThan(900)
     const blocked = String(await server.command('CLIENT', 'LIST')).match(/ flags=\w*b\w* /g)
     expect(blocked, 'one connection of each store waits').toHaveLength(2)
   })
@@ -293,13 +296,19 @@ describe.each([
     const holder = createLocks(on(ioredis[6](server.url)))
     const other = createLocks(store)
     cleanups.push(() => Promise.all([holder.close({ grace: 0 }), other.close({ grace: 0 })]))
-    const lock = await holder.acquire('a')
-    const next = other.acquire('a')
-    await expect.poll(() => server.command('PUBSUB', 'CHANNELS', 'leasehold:1:{lock:a}:events:*')).toHaveLength(1)
-    const letGoAt = performance.now()
-    await lock.release()
-    await next
-    expect(performance.now() - letGoAt, 'it was told').toBeLessThan(900)
+    const handOff = async (): Promise<number> => {
+      const name = `plain:${++counter}`
+      const lock = await holder.acquire(name)
+      const next = other.acquire(name)
+      const channels = `leasehold:1:{lock:${name}}:events:*`
+      await expect.poll(() => server.command('PUBSUB', 'CHANNELS', channels), { interval: 5 }).toHaveLength(1)
+      await expect.poll(async () => (await holder.waiters(name)).length, { interval: 5 }).toBe(1)
+      const releasedAt = performance.now()
+      await lock.release()
+      await next
+      return performance.now() - releasedAt
+    }
+    expect(await quickest(handOff), 'it was told').toBeLessThan(600)
   })
 })
 
@@ -333,8 +342,7 @@ test.each(['TIMEOUT', 'ERROR'])(
     expect(blocked.length).toBeGreaterThan(0)
     for (const id of blocked) expect(await server.command('CLIENT', 'UNBLOCK', id.slice(3), how)).toBe(1)
     await expect.poll(async () => / cmd=blmpop/.test(String(await server.command('CLIENT', 'LIST')))).toBe(true)
-    const times = [await handOff(), await handOff(), await handOff()]
-    expect(Math.min(...times), 'the waiter was told, and did not poll').toBeLessThan(300)
+    expect(await quickest(handOff), 'the waiter was told, and did not poll').toBeLessThan(600)
     expect(unhandled).toEqual([])
   },
 )
@@ -420,7 +428,7 @@ test('a forced release notifies the holder at once, also in a process that waits
   expect(await other.forceRelease('job')).toMatchObject([{ holder: lock.holder }])
   await lost
   // The next heartbeat would have been due after 20 s.
-  expect(performance.now() - forcedAt).toBeLessThan(5_000)
+  expect(performance.now() - forcedAt).toBeLessThan(15_000)
 })
 
 test('the subscriber connection does not keep a process alive', async () => {
@@ -441,7 +449,7 @@ test('the subscriber connection does not keep a process alive', async () => {
   const { stdout } = await promisify(execFile)(
     process.execPath,
     ['--import', 'tsx', '--input-type=module', '--eval', source],
-    { timeout: 20_000 },
+    { timeout: 50_000 },
   )
   expect(stdout.trim()).toBe('done')
 })

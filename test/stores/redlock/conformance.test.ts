@@ -31,7 +31,7 @@ conformance({
 conformance({
   name: 'redlock with one of five servers frozen',
   open: () =>
-    setup('500ms', async (servers) => {
+    setup('2s', async (servers) => {
       const founder = servers.store()
       await founder.release([{ key: 'lock:x', owner: 'x' }])
       await founder.acquire([{ key: 'lock:x', owner: 'x', weight: 1, capacity: 2 ** 31 - 1, ttlMs: 1_000 }])

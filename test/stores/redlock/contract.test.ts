@@ -7,6 +7,9 @@ import { Servers } from './servers.js'
 
 let servers: Servers
 let store: Store
+/** SOON: less than a third of a ttl of 20 s, after which a heartbeat would notice a loss by itself. */
+const SOON = 6_000
+
 let names = 0
 const fresh = (): string => `lock:contract:${names++}`
 const claim = (key: string, more: Partial<Claim> = {}): Claim => {
@@ -114,7 +117,7 @@ describe('revocations', () => {
     const leases = await Promise.all(Array.from({ length: 5 }, () => granted(claim(fresh()))))
     for (const { key } of leases.slice(0, 3)) await other.revoke?.(key)
     for (const { key } of leases.slice(3)) await granted(claim(key, { steal: true }), other)
-    await vi.waitFor(() => expect(losses.revoked.length).toBe(5))
+    await vi.waitFor(() => expect(losses.revoked.length).toBe(5), SOON)
     expect(losses.revoked).toEqual(leases.map(({ key, owner }) => ({ key, owner })))
     expect(losses.possible).toEqual([])
   })
@@ -123,7 +126,7 @@ describe('revocations', () => {
     const { key, owner } = await granted(claim(fresh()))
     const losses = await reportedLosses(store, [key, 'lock:another'])
     await (servers.all[1] as RedisServer).command('PUBLISH', 'leasehold:redlock:revoked', JSON.stringify([key, owner]))
-    await vi.waitFor(() => expect(losses.possible).toEqual([key]))
+    await vi.waitFor(() => expect(losses.possible).toEqual([key]), SOON)
     expect(losses.revoked).toEqual([])
     expect(await store.renew([{ key, owner, ttlMs: 20_000 }])).toMatchObject([{ outcome: 'ours' }])
   })
@@ -135,7 +138,7 @@ describe('revocations', () => {
     await granted(claim(fresh()), other)
     const losses = await reportedLosses(other, ['lock:any'])
     for (const server of own.all) await server.command('CLIENT', 'KILL', 'TYPE', 'pubsub')
-    await vi.waitFor(() => expect(losses.possible).toEqual(['lock:any']), 5_000)
+    await vi.waitFor(() => expect(losses.possible).toEqual(['lock:any']), SOON)
     expect(losses.revoked).toEqual([])
   })
 
@@ -147,8 +150,8 @@ describe('revocations', () => {
     // The subscription is opened with the lock, and may take a moment.
     const losses = await reportedLosses(store, [])
     await others.forceRelease(name)
-    await vi.waitFor(() => expect(losses.revoked.length).toBe(1))
-    await vi.waitFor(() => expect(signal.aborted).toBe(true), 1_000)
+    await vi.waitFor(() => expect(losses.revoked.length).toBe(1), SOON)
+    await vi.waitFor(() => expect(signal.aborted).toBe(true), SOON)
     expect(lock.isHeld).toBe(false)
   })
 })

@@ -207,7 +207,8 @@ test.each(SEEDS)('the fast paths of the scripts do what the long paths do (seed 
   const operations = new Operations(seed)
   const limit = performance.now() + 3_000
   let done = 0
-  for (; performance.now() < limit && done < 3_000; done++) {
+  // On a slow machine until there is enough to judge.
+  for (; (performance.now() < limit || done <= 100) && done < 3_000; done++) {
     const operation = operations.next()
     const [fast, long] = [await sides[0].do(operation), await sides[1].do(operation)]
     expect(fast, `operation ${done}`).toEqual(long)
@@ -215,6 +216,5 @@ test.each(SEEDS)('the fast paths of the scripts do what the long paths do (seed 
     operations.pause = 0
     if (done % 5 === 0) expect(await sides[0].state(), `after operation ${done}`).toEqual(await sides[1].state())
   }
-  expect(done, 'operations').toBeGreaterThan(100)
   for (const { client } of sides) client.disconnect()
 })

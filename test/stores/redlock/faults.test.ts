@@ -19,7 +19,7 @@ const grant = async (store: Store, wanted: Claim): Promise<Grant> => {
 const release = async (store: Store, key: string, { owner }: Grant): Promise<string | undefined> =>
   (await store.release([{ key, owner }]))[0]?.outcome
 
-async function until(what: string, condition: () => Promise<boolean>, withinMs = 15_000): Promise<void> {
+async function until(what: string, condition: () => Promise<boolean>, withinMs = 30_000): Promise<void> {
   const deadline = performance.now() + withinMs
   while (!(await condition())) {
     if (performance.now() > deadline) throw new Error(`waited in vain until ${what}`)
@@ -153,8 +153,8 @@ describe('servers that die', () => {
   afterAll(() => servers.stop())
 
   test('locks are granted with two of five servers dead; with three, StoreUnavailableError names them in time', async () => {
-    const store = servers.store({ nodeTimeout: '1s' }, servers.mixed())
-    const locks = createLocks(store, { ttl: '20s', wait: '10s' })
+    const store = servers.store({ nodeTimeout: '3s' }, servers.mixed())
+    const locks = createLocks(store, { ttl: '20s', wait: '30s' })
     const early = await locks.acquire('early')
     for (const i of [1, 3]) await (servers.all[i] as RedisServer).kill()
     for (let i = 0; i < 20; i++)
@@ -180,10 +180,12 @@ describe('servers that come back', () => {
   const MAX_TTL_MS = 1_500
 
   test('an emptied server sits out maxTtl, also for clients that have just started, and then votes again', async () => {
+    // Long enough that a busy machine asks before it is over.
+    const maxTtl = 6_000
     const servers = await Servers.start(3)
     const [, second, third] = servers.all as [RedisServer, RedisServer, RedisServer]
     const key = fresh()
-    const token = (await grant(servers.store({ maxTtl: MAX_TTL_MS }), claim(key, { ttlMs: MAX_TTL_MS }))).token
+    const token = (await grant(servers.store({ maxTtl }), claim(key, { ttlMs: maxTtl }))).token
     await until('all have it', async () => (await everywhere(servers, key)) === 3)
 
     await second.kill()
@@ -191,7 +193,7 @@ describe('servers that come back', () => {
     const backAt = performance.now()
     // Only the first still remembers that it is held, and the third is away: the second must not make a majority.
     await third.freeze()
-    const newcomer = servers.store({ maxTtl: MAX_TTL_MS, nodeTimeout: 300 })
+    const newcomer = servers.store({ maxTtl, nodeTimeout: 1_500 })
     const answer = await ask(newcomer, claim(key, { ttlMs: 500 }))
     expect(answer.granted).toBe('unknown')
     expect(String((answer as { error: Error }).error.message)).toContain('sits out')
@@ -203,9 +205,9 @@ describe('servers that come back', () => {
     const voter = (): Promise<unknown> => second.command('HGET', 'leasehold:redlock', 'state')
     await until(
       'it votes',
-      async () => (await ask(newcomer, claim(fresh(), { ttlMs: 100 }))) && (await voter()) === 'votes',
+      async () => (await ask(newcomer, claim(fresh(), { ttlMs: 500 }))) && (await voter()) === 'votes',
     )
-    expect(performance.now() - backAt).toBeGreaterThan(MAX_TTL_MS)
+    expect(performance.now() - backAt).toBeGreaterThan(maxTtl)
     const counter = Number(await second.command('HGET', 'leasehold:redlock', 'counter'))
     expect(counter).toBeGreaterThanOrEqual(Number(token))
     await servers.stop()
@@ -213,7 +215,7 @@ describe('servers that come back', () => {
 
   test('a server restarted with its data sits out too, since its last writes may be missing', async () => {
     const servers = await Servers.start(3)
-    const store = servers.store({ maxTtl: MAX_TTL_MS })
+    const store = servers.store({ maxTtl: '30s' })
     await grant(store, claim(fresh(), { ttlMs: 200 }))
     const [first] = servers.all as [RedisServer]
     await first.restart({ keepData: true })
@@ -227,16 +229,16 @@ describe('servers that come back', () => {
   test('servers that were all restarted with their data serve again after maxTtl', async () => {
     const servers = await Servers.start(3)
     const store = servers.store({ maxTtl: MAX_TTL_MS })
-    const before = await grant(store, claim(fresh(), { ttlMs: 200 }))
-    await Promise.all(servers.all.map((server) => server.restart({ keepData: true })))
+    const before = await grant(store, claim(fresh(), { ttlMs: 1_000 }))
     const began = performance.now()
+    await Promise.all(servers.all.map((server) => server.restart({ keepData: true })))
     let after: Answer | undefined
     await until('somebody is granted something', async () => {
-      after = await ask(store, claim(fresh(), { ttlMs: 200 }))
+      after = await ask(store, claim(fresh(), { ttlMs: 1_000 }))
       return after.granted === true
     })
     expect((after as Grant).token).toBeGreaterThan(before.token)
-    expect(performance.now() - began).toBeGreaterThan(MAX_TTL_MS - 100)
+    expect(performance.now() - began).toBeGreaterThan(MAX_TTL_MS)
     await servers.stop()
   })
 })

@@ -17,6 +17,9 @@ beforeAll(async () => {
 })
 afterAll(() => servers.stop())
 
+/** SOON: what vi.waitFor() waits for at most. Its default is a second, for which a busy machine stops. */
+const SOON = 30_000
+
 let names = 0
 const fresh = (): string => `use:${names++}`
 const locksOn = (store: Store): Locks => createLocks(store, { ttl: '20s', wait: '20s' })
@@ -222,7 +225,7 @@ describe('a semaphore, which is made of slots on redlock', () => {
         .map((permit) => permit.fencingToken)
         .sort(),
     )
-    await vi.waitFor(() => expect(permits.map((permit) => permit.isHeld)).toEqual([false, false, true]))
+    await vi.waitFor(() => expect(permits.map((permit) => permit.isHeld)).toEqual([false, false, true]), SOON)
     expect((await locks.inspect(name, { kind: 'semaphore' })).holders).toEqual([])
     expect((await locks.forceRelease(`${name}#1`, { kind: 'semaphore' })).length, 'another semaphore').toBe(1)
     await locks.close({ grace: 0 })
@@ -286,9 +289,9 @@ describe('processes that want the same lock at once', () => {
       const before = await raised()
       await locks.withLock(fresh(), async () => {})
       expect(await raised(), 'second rounds').toBe(before)
-    })
+    }, SOON)
 
-    const ahead = String((Date.now() + 3_000) * 1_000)
+    const ahead = String((Date.now() + 20_000) * 1_000)
     for (const server of servers.all.slice(1, 4)) await server.command('HSET', 'leasehold:redlock', 'counter', ahead)
     const claim = {
       key: `lock:${fresh()}`,
@@ -303,7 +306,7 @@ describe('processes that want the same lock at once', () => {
     await late.freeze()
     const grant = (await store.acquire([claim]))[0] as Grant
     await late.thaw()
-    await vi.waitFor(async () => expect(await late.command('EXISTS', claim.key)).toBe(1))
+    await vi.waitFor(async () => expect(await late.command('EXISTS', claim.key)).toBe(1), SOON)
     expect(grant.token, 'the counters that are ahead').toBeGreaterThan(BigInt(ahead))
     const seen = async () => (await store.inspect?.(claim.key))?.holders
     expect(await seen()).toMatchObject([{ token: grant.token, value: '"first"' }])
@@ -316,7 +319,7 @@ describe('processes that want the same lock at once', () => {
     const [a, b] = [locksOn(servers.store()), locksOn(servers.store())]
     const name = fresh()
     let quick = 0
-    for (let i = 0; i < 5; i++) {
+    for (let i = 0; i < 20 && quick < 3; i++) {
       const held = await a.acquire(name)
       const waiting = b.acquire(name)
       await new Promise((resolve) => setTimeout(resolve, 100))
@@ -326,8 +329,8 @@ describe('processes that want the same lock at once', () => {
       if (performance.now() - releasedAt < 400) quick++
       await next.release()
     }
-    // Without the wake-up it would poll once a second.
-    expect(quick).toBeGreaterThanOrEqual(3)
+    // Without the wake-up none is: it would poll a second after it was refused. On a slow machine, some are not.
+    expect(quick).toBe(3)
   })
 })
 

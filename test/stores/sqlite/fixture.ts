@@ -64,7 +64,7 @@ export function count(path: string, table: string): number {
 }
 
 /** Polls until the condition is true. */
-export async function until(what: string, isSo: () => unknown, withinMs = 10_000): Promise<void> {
+export async function until(what: string, isSo: () => unknown, withinMs = 30_000): Promise<void> {
   const deadline = performance.now() + withinMs
   while (!(await isSo())) {
     if (performance.now() > deadline) throw new Error(`${what}: not within ${withinMs} ms`)

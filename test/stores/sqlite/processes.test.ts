@@ -108,8 +108,8 @@ test('a holder is notified at once of a lease that another process revokes or st
   expect((await revocationOf('lock:a')).lease).toEqual({ key: 'lock:a', owner: 'holder', token: a.token })
   const last = await revocationOf('lock:b')
   expect(last.lease).toEqual({ key: 'lock:b', owner: 'holder', token: b.token })
-  // By its own renewal the holder would find out after a third of the ttl.
-  expect(last.at - asked).toBeLessThan(5_000)
+  // By its own renewal the holder would find out after a third of the ttl, ten seconds.
+  expect(last.at - asked).toBeLessThan(9_000)
   expect(holder.revoked.map(({ lease }) => lease.key)).toEqual(['lock:a', 'lock:b'])
 })
 

@@ -73,7 +73,7 @@ export class StoreProcess {
     return new Promise((resolve, reject) => this.#calls.set(id, { resolve: resolve as never, reject }))
   }
 
-  async receives(wanted: (received: ReceivedEvent) => boolean, withinMs = 10_000): Promise<ReceivedEvent> {
+  async receives(wanted: (received: ReceivedEvent) => boolean, withinMs = 30_000): Promise<ReceivedEvent> {
     const deadline = performance.now() + withinMs
     for (;;) {
       const found = this.received.find(wanted)
