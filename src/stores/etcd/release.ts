@@ -9,6 +9,7 @@ import type { EtcdContext } from './context.js'
 import { readDirectory } from './directory.js'
 import { EtcdError, isFinal } from './errors.js'
 import type { KeyValue, Operation, TxnResult } from './messages.js'
+import type { OpenRequests } from './open-requests.js'
 
 /** A release on its way to an answer. */
 interface Pending {
@@ -27,7 +28,36 @@ const AT_ONCE = 40
 /** How often an entry that others rewrite meanwhile is read again. */
 const MOST_ROUNDS = 5
 
-export async function release(context: EtcdContext, leases: readonly LeaseId[]): Promise<Released[]> {
+export async function release(
+  context: EtcdContext,
+  leases: readonly LeaseId[],
+  open: OpenRequests,
+): Promise<Released[]> {
+  const answers: Released[] = []
+  const releaseAt = async (positions: readonly number[]): Promise<void> => {
+    const wanted = positions.map((position) => leases[position] as LeaseId)
+    for (const [i, answer] of (await releaseAnswered(context, wanted)).entries())
+      answers[positions[i] as number] = answer
+  }
+  // Those of one acquire call together; what is held must not stay held until another owner's request is answered.
+  const groups = new Map<Promise<unknown> | undefined, number[]>()
+  for (const [position, lease] of leases.entries()) {
+    const answered = open.end(lease)
+    const group = groups.get(answered)
+    if (group) group.push(position)
+    else groups.set(answered, [position])
+  }
+  await Promise.all(
+    [...groups].map(async ([answered, positions]) => {
+      await answered?.catch(() => {})
+      await releaseAt(positions)
+    }),
+  )
+  return answers
+}
+
+/** Nothing that these owners asked for is under way any more. */
+async function releaseAnswered(context: EtcdContext, leases: readonly LeaseId[]): Promise<Released[]> {
   await context.offset.ready()
   const pending = leases.map((lease): Pending => begin(context, lease))
   for (let round = 0; round < MOST_ROUNDS; round++) {

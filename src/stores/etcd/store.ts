@@ -24,6 +24,7 @@ import { register } from './guard.js'
 import { holderPages, inspectKey } from './inspect.js'
 import { EtcdKeys } from './keys.js'
 import { EtcdLeases } from './leases.js'
+import { OpenRequests } from './open-requests.js'
 import { QueueWatches } from './queue-watches.js'
 import { release } from './release.js'
 import { Prolonging } from './renew.js'
@@ -63,6 +64,7 @@ export class EtcdStore implements Store {
   readonly #context: EtcdContext
   readonly #acquiring: EtcdAcquiring
   readonly #prolonging: Prolonging
+  readonly #open = new OpenRequests()
   readonly #endpoints: string
   readonly #unregister: () => void
   #closing: Promise<void> | undefined
@@ -105,7 +107,9 @@ export class EtcdStore implements Store {
   async acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
     const together = options?.atomic === true && claims.length > 1
     const answers = await this.#explained(() =>
-      together ? this.#acquiring.together(claims) : this.#acquiring.each(claims),
+      this.#open.during(claims, together, () =>
+        together ? this.#acquiring.together(claims) : this.#acquiring.each(claims),
+      ),
     )
     return answers.map((answer) =>
       answer.granted === 'unknown' ? { granted: 'unknown', error: this.#explain(answer.error) } : answer,
@@ -120,7 +124,7 @@ export class EtcdStore implements Store {
   }
 
   async release(leases: readonly LeaseId[]): Promise<Released[]> {
-    const answers = await this.#explained(() => release(this.#context, leases))
+    const answers = await this.#explained(() => release(this.#context, leases, this.#open))
     return answers.map((answer) =>
       answer.outcome === 'unknown' ? { outcome: 'unknown', error: this.#explain(answer.error) } : answer,
     )
