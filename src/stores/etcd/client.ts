@@ -7,6 +7,7 @@ import { StoreUnavailableError } from '../../errors.js'
 import type { World } from '../../util/world.js'
 import { EtcdConnection, type DuplexCall, type Endpoint } from './connection.js'
 import { EndpointError, EtcdError, isFinal, needsNewToken, neverSent, refused, unavailable } from './errors.js'
+import { KeepAliveStream } from './keep-alives.js'
 import {
   decodeLease,
   decodeRange,
@@ -49,7 +50,6 @@ const PATH = {
   txn: '/etcdserverpb.KV/Txn',
   leaseGrant: '/etcdserverpb.Lease/LeaseGrant',
   leaseRevoke: '/etcdserverpb.Lease/LeaseRevoke',
-  keepAlive: '/etcdserverpb.Lease/LeaseKeepAlive',
   timeToLive: '/etcdserverpb.Lease/LeaseTimeToLive',
   watch: '/etcdserverpb.Watch/Watch',
   authenticate: '/etcdserverpb.Auth/Authenticate',
@@ -58,6 +58,7 @@ const PATH = {
 
 export class EtcdClient {
   readonly #connections: readonly EtcdConnection[]
+  readonly #keepAlives = new Map<EtcdConnection, KeepAliveStream>()
   readonly #credentials: Credentials | undefined
   readonly #world: World
   /** The time limit of a whole call, all attempts included. */
@@ -119,10 +120,16 @@ export class EtcdClient {
     for (let from = 0; from < ids.length; from += KEEP_ALIVES) {
       const part = ids.slice(from, from + KEEP_ALIVES)
       await this.#attempts((connection, limitMs, token) =>
-        keepAliveOnce(connection, part, limitMs, token, (state) => states.set(state.id, state)),
+        this.#keepAlivesOf(connection).ask(part, limitMs, token, (state) => states.set(state.id, state)),
       )
     }
     return states
+  }
+
+  #keepAlivesOf(connection: EtcdConnection): KeepAliveStream {
+    let stream = this.#keepAlives.get(connection)
+    if (!stream) this.#keepAlives.set(connection, (stream = new KeepAliveStream(connection)))
+    return stream
   }
 
   /** The watch stream to whichever server is used right now. */
@@ -239,42 +246,3 @@ export class EtcdClient {
 }
 
 const isClosed = (): StoreUnavailableError => new StoreUnavailableError('etcd: the store was closed')
-
-function keepAliveOnce(
-  connection: EtcdConnection,
-  ids: readonly bigint[],
-  limitMs: number,
-  token: string | undefined,
-  each: (state: LeaseState) => void,
-): Promise<void> {
-  return new Promise((resolve, reject) => {
-    let open = ids.length
-    let over = false
-    const finish = (error: Error | undefined): void => {
-      if (over) return
-      over = true
-      clearTimeout(timer)
-      call.close()
-      if (error) reject(error)
-      else resolve()
-    }
-    const call = connection.open(PATH.keepAlive, token, {
-      message: (bytes) => {
-        if (over) return
-        try {
-          each(decodeLease(bytes))
-        } catch (error) {
-          return finish(new EndpointError(connection.name, 'sent a keep-alive that cannot be read', { cause: error }))
-        }
-        if (--open === 0) finish(undefined)
-      },
-      closed: (error) => finish(error ?? new EndpointError(connection.name, 'ended the keep-alives')),
-    })
-    const timer = setTimeout(() => {
-      finish(new EndpointError(connection.name, `did not answer keep-alives within ${limitMs} ms`))
-      connection.probe()
-    }, limitMs)
-    timer.unref()
-    for (const id of ids) call.send(encodeLeaseId(id))
-  })
-}

@@ -38,6 +38,16 @@ function frame(message: Buffer): Buffer {
   return framed
 }
 
+const frames = new WeakMap<Buffer, Buffer>()
+
+/** The same message, framed once: one that is sent again and again would otherwise be copied, and its copy collected, each time. */
+export function framedOnce(message: Buffer): Buffer {
+  const framed = frame(message)
+  const inner = framed.subarray(HEAD)
+  frames.set(inner, framed)
+  return inner
+}
+
 /** Collects the chunks of a response and cuts them into messages. */
 class Deframer {
   #rest: Buffer = Buffer.alloc(0)
@@ -181,7 +191,7 @@ export class EtcdConnection {
       stream.on('close', () =>
         finish(failure ?? (answer ? undefined : this.#broken(new Error('connection closed'), session))),
       )
-      stream.end(frame(message))
+      stream.end(frames.get(message) ?? frame(message))
     })
   }
 

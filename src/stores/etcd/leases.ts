@@ -42,6 +42,9 @@ export class EtcdLease {
   }
 }
 
+/** Takes the headers of reads that began after a keep-alive was answered. */
+export type Confirm = (reads: readonly Header[]) => void
+
 export class EtcdLeases {
   readonly #client: EtcdClient
   readonly #keys: EtcdKeys
@@ -49,7 +52,7 @@ export class EtcdLeases {
   readonly #canaries: LeaseCanaries | undefined
   readonly #shared = new Map<number, EtcdLease>()
   readonly #granting = new Map<number, Promise<EtcdLease>>()
-  readonly #refreshing = new Map<EtcdLease, Promise<void>>()
+  readonly #keepingAlive = new Map<EtcdLease, Promise<Confirm>>()
 
   constructor(client: EtcdClient, keys: EtcdKeys, world: World, canaries?: LeaseCanaries) {
     this.#client = client
@@ -120,42 +123,54 @@ export class EtcdLeases {
     return new EtcdLease(id, grantedMs, shared, sentAt + grantedMs)
   }
 
+  /** Prolongs leases by their ttl, with a read of its own that confirms it. */
+  async refresh(leases: Iterable<EtcdLease>): Promise<void> {
+    const confirm = await this.keepAlive(leases)
+    const { header } = await this.#client.range({ key: this.#keys.offset, countOnly: true })
+    confirm([header])
+  }
+
   /**
-   * Prolongs leases by their ttl. A server that was frozen while another became the leader may answer a keep-alive that counts for
-   * nothing: a read that a majority confirms follows, and only if both saw the same term was the keep-alive the leader's.
+   * Asks for more time. A server that was frozen while another became the leader may answer a keep-alive that counts for nothing. So
+   * it counts once the caller has confirmed it with the headers of reads that began after this was settled and that a majority
+   * answered: only if one of them saw the same term was the keep-alive the leader's.
    */
-  refresh(leases: Iterable<EtcdLease>): Promise<unknown> {
+  async keepAlive(leases: Iterable<EtcdLease>): Promise<Confirm> {
     const due: EtcdLease[] = []
-    const underWay = new Set<Promise<void>>()
+    const underWay = new Set<Promise<Confirm>>()
     for (const lease of leases) {
-      const refreshing = this.#refreshing.get(lease)
-      if (refreshing) underWay.add(refreshing)
+      const asking = this.#keepingAlive.get(lease)
+      if (asking) underWay.add(asking)
       else due.push(lease)
     }
     if (due.length > 0) {
-      const refreshing = this.#refresh(due).finally(() => {
-        for (const lease of due) this.#refreshing.delete(lease)
+      const asking = this.#keepAlive(due).finally(() => {
+        for (const lease of due) this.#keepingAlive.delete(lease)
       })
-      for (const lease of due) this.#refreshing.set(lease, refreshing)
-      underWay.add(refreshing)
+      for (const lease of due) this.#keepingAlive.set(lease, asking)
+      underWay.add(asking)
     }
-    return Promise.all(underWay)
+    const confirms = await Promise.all(underWay)
+    return (reads) => {
+      for (const confirm of confirms) confirm(reads)
+    }
   }
 
-  async #refresh(leases: readonly EtcdLease[]): Promise<void> {
+  async #keepAlive(leases: readonly EtcdLease[]): Promise<Confirm> {
     const sentAt = this.#world.now()
     const states = await this.#client.keepAlive(leases.map(({ id }) => id))
-    const { header } = await this.#client.range({ key: this.#keys.offset, countOnly: true })
-    for (const lease of leases) {
-      const state = states.get(lease.id)
-      // A new leader may not have read its log yet: the keys that are bound to the lease tell whether it is gone.
-      if (!state || state.ttlS <= 0) this.retire(lease)
-      else if (sameTerm(state.header, header)) {
-        lease.validUntil = Math.max(lease.validUntil, sentAt + state.ttlS * 1_000)
+    return (reads) => {
+      for (const lease of leases) {
+        const state = states.get(lease.id)
+        // A new leader may not have read its log yet: the keys that are bound to the lease tell whether it is gone.
+        if (!state || state.ttlS <= 0) this.retire(lease)
+        else if (reads.some(({ raftTerm }) => raftTerm === state.header.raftTerm)) {
+          lease.validUntil = Math.max(lease.validUntil, sentAt + state.ttlS * 1_000)
+        }
       }
+      // From the first keep-alive on a former leader may believe in an earlier end.
+      this.#canaries?.add(leases.filter(({ retired }) => !retired))
     }
-    // From the first keep-alive on a former leader may believe in an earlier end.
-    this.#canaries?.add(leases.filter(({ retired }) => !retired))
   }
 
   /** The outcome of a write with this lease is not known, or it is gone. Once its last key has moved, it is revoked: what arrives late then fails. */
@@ -205,5 +220,3 @@ export class EtcdLeases {
 
 /** The ttl class: etcd counts whole seconds. */
 const secondsOf = (ttlMs: number): number => Math.max(Math.ceil(ttlMs / 1_000), 1)
-
-const sameTerm = (a: Header, b: Header): boolean => a.raftTerm === b.raftTerm

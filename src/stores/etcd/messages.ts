@@ -147,8 +147,7 @@ export function encodeCheck(written: readonly { etcdKey: Buffer; modRevision: nu
     writer.message(1, (inner) => writeComparison(inner, { key: etcdKey, is: '=', mod: modRevision }))
   const confirmed: Operation = { range: { key, countOnly: true } }
   for (const field of [2, 3]) writer.message(field, (inner) => writeOperation(inner, confirmed))
-  // It is kept: without a copy all that the writer had reserved would be, too.
-  return Buffer.from(writer.finish())
+  return writer.finish()
 }
 
 export const encodeLeaseGrant = (id: bigint, ttlS: number): Buffer =>

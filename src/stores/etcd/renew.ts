@@ -7,6 +7,7 @@
 import type { Renewal, Renewed } from '../../store.js'
 import { type EtcdRecord, grantRevisionOf } from './codec.js'
 import type { EtcdContext } from './context.js'
+import { framedOnce } from './connection.js'
 import { type Directory, type Entry, entriesAhead, ownEntry, readDirectory } from './directory.js'
 import { EtcdLease } from './leases.js'
 import { encodeCheck, type Header, type Operation } from './messages.js'
@@ -21,6 +22,8 @@ const MOST_COMPARED = 125
 export class Prolonging {
   readonly #context: EtcdContext
   readonly #moving: Moving
+  /** The items of heartbeats that are not under way, by the first renewal: the core sends the same objects each time. */
+  readonly #heartbeats = new WeakMap<Renewal, Pending[]>()
 
   constructor(context: EtcdContext) {
     this.#context = context
@@ -29,26 +32,63 @@ export class Prolonging {
 
   /** `renewed`: whether an entry that another store object wrote will be renewed from here on; as in `Claim`. */
   async renew(renewals: readonly Renewal[], renewed = false): Promise<Renewed[]> {
-    const { world, tracked, offset } = this.#context
+    const { world, offset } = this.#context
     const startedAt = world.now()
-    await offset.ready()
+    const loading = offset.ready()
+    if (loading) await loading
+    const same = this.#takeSame(renewals, startedAt)
+    if (same) {
+      await this.#known(same, startedAt)
+      return this.#answersOf(same)
+    }
     const items: Pending[] = []
     // By position, and only for those that are not known: a heartbeat of thousands of locks has none.
     const others = new Map<number, Renewed>()
     const unknown: number[] = []
     for (let at = 0; at < renewals.length; at++) {
       const renewal = renewals[at] as Renewal
-      const entry = tracked.get(renewal.key, renewal.owner)
-      if (!entry || !this.#isMeant(renewal, entry)) unknown.push(at)
-      else if (entry.deadline <= startedAt && entry.busy === 0) others.set(at, GONE)
+      const entry = this.#entryOf(renewal)
+      if (!entry) unknown.push(at)
+      else if (hasEnded(entry, startedAt)) others.set(at, GONE)
       else items.push({ renewal, entry, answer: undefined })
     }
     await Promise.all([
       this.#known(items, startedAt),
       ...unknown.map(async (at) => others.set(at, await this.#find(renewals[at] as Renewal, renewed, startedAt))),
     ])
+    if (others.size === 0) return this.#answersOf(items)
     let next = 0
     return renewals.map((_, at) => others.get(at) ?? (items[next++]?.answer as Renewed))
+  }
+
+  /**
+   * What was made for the last heartbeat, if this one is of the same locks. Not while that one is under way: a heartbeat that was not
+   * answered in time may be followed by the next.
+   */
+  #takeSame(renewals: readonly Renewal[], startedAt: number): Pending[] | undefined {
+    const [first] = renewals
+    const items = first && this.#heartbeats.get(first)
+    if (!first || !items) return undefined
+    this.#heartbeats.delete(first)
+    if (items.length !== renewals.length) return undefined
+    for (let i = 0; i < items.length; i++) {
+      const { renewal, entry } = items[i] as Pending
+      if (renewal !== renewals[i] || entry.isForgotten || hasEnded(entry, startedAt)) return undefined
+    }
+    for (const item of items) item.answer = undefined
+    return items
+  }
+
+  /** Keeps the items for the next heartbeat. */
+  #answersOf(items: Pending[]): Renewed[] {
+    const [first] = items
+    if (first && items.every(isHeartbeat)) this.#heartbeats.set(first.renewal, items)
+    return items.map(({ answer }) => answer as Renewed)
+  }
+
+  #entryOf(renewal: Renewal): Tracked | undefined {
+    const entry = this.#context.tracked.get(renewal.key, renewal.owner)
+    return entry && this.#isMeant(renewal, entry) ? entry : undefined
   }
 
   /** Another grant of the same owner, or its queue entry, is not what is to be renewed: what is there decides. */
@@ -58,24 +98,18 @@ export class Prolonging {
   }
 
   async #known(items: readonly Pending[], startedAt: number): Promise<void> {
-    const staying: Pending[] = []
-    const moving: Pending[] = []
-    for (const item of items) {
-      item.entry.busy++
-      if (this.#mustMove(item)) moving.push(item)
-      else staying.push(item)
+    let staying = items
+    let moving: readonly Pending[] = []
+    for (const item of items) item.entry.busy++
+    if (items.some(mustMove)) {
+      staying = items.filter((item) => !mustMove(item))
+      moving = items.filter(mustMove)
     }
     try {
       await Promise.all([this.#stay(staying, startedAt), this.#moving.all(moving, startedAt)])
     } finally {
       for (const { entry } of items) entry.busy--
     }
-  }
-
-  #mustMove({ renewal: { value, ttlMs, last, queued }, entry }: Pending): boolean {
-    if (queued && entry.record.state === 'held') return false
-    if (value !== undefined || entry.isElsewhere || entry.lease.retired) return true
-    return ttlMs > entry.lease.ttlMs || (last === true && entry.lease.shared)
   }
 
   /** Those whose lease lasts long enough once it is kept alive. */
@@ -88,42 +122,51 @@ export class Prolonging {
       const wanted = Math.min(renewal.ttlMs, entry.lease.ttlMs) * FRESH
       if (entry.lease.validUntil - now < wanted) stale.add(entry.lease)
     }
-    const failed = (error: unknown): void => {
-      for (const item of items) item.answer ??= { outcome: 'unknown', error }
-    }
-    const parts: Promise<void>[] = []
-    for (let from = 0; from < items.length; from += MOST_COMPARED) {
-      parts.push(this.#check(items.slice(from, from + MOST_COMPARED), startedAt))
-    }
-    const refreshing = stale.size > 0 ? leases.refresh(stale) : undefined
     try {
-      await Promise.all([refreshing, ...parts])
+      // First the keep-alive: the checks behind it are the reads that confirm it.
+      const confirm = stale.size > 0 ? await leases.keepAlive(stale) : undefined
+      const checks: Promise<Header>[] = []
+      for (let from = 0; from < items.length; from += MOST_COMPARED) {
+        checks.push(this.#check(items.slice(from, from + MOST_COMPARED), startedAt))
+      }
+      const reads = await Promise.all(checks)
+      confirm?.(reads)
       const answeredAt = world.now()
-      for (const item of items) item.answer ??= this.#stillOurs(item, startedAt, answeredAt)
+      let last: Pending | undefined
+      for (const item of items) {
+        if (item.answer) continue
+        // One answer for all that share a lease and a ttl: a thousand objects per heartbeat would be there to be collected.
+        item.answer = last && isAlike(item, last) ? last.answer : this.#stillOurs(item, startedAt)
+        if (item.answer?.outcome === 'ours') this.#prolong(item, answeredAt)
+        last = item
+      }
     } catch (error) {
-      failed(error)
+      for (const item of items) item.answer ??= unsure(error)
     }
   }
 
-  #stillOurs({ renewal, entry }: Pending, startedAt: number, now: number): Renewed {
-    const { tracked, offset } = this.#context
+  #stillOurs({ renewal, entry }: Pending, startedAt: number): Renewed {
+    const { offset } = this.#context
     const until = Math.min(startedAt + renewal.ttlMs, entry.lease.validUntil)
     if (renewal.queued && entry.record.state === 'held') {
       return { outcome: 'granted', token: offset.tokenOf(entry.grantRevision), ttlMs: entry.deadline - startedAt }
     }
     if (until <= startedAt) return { outcome: 'unknown', error: new Error('etcd: the lease could not be kept alive') }
-    tracked.prolong(entry, Math.min(now + renewal.ttlMs, entry.lease.validUntil))
     return { outcome: 'ours', ttlMs: until - startedAt }
   }
 
-  /** Whether all of them are as we wrote them, in one step; only if not they are read. */
-  async #check(items: readonly Pending[], startedAt: number): Promise<void> {
+  #prolong({ renewal, entry }: Pending, now: number): void {
+    this.#context.tracked.prolong(entry, Math.min(now + renewal.ttlMs, entry.lease.validUntil))
+  }
+
+  /** Whether all of them are as we wrote them, in one step; only if not they are read. The header of a read that a majority answered. */
+  async #check(items: readonly Pending[], startedAt: number): Promise<Header> {
     const { client, keys } = this.#context
     const first = (items[0] as Pending).entry
     if (!first.check || !isCheckOf(first.check, items)) {
       const entries = items.map(({ entry }) => entry)
       const revisions = entries.map(({ modRevision }) => modRevision)
-      first.check = { entries, revisions, message: encodeCheck(entries, keys.offset) }
+      first.check = { entries, revisions, message: framedOnce(encodeCheck(entries, keys.offset)) }
     }
     const { succeeded, header } = await client.check(first.check.message)
     if (!succeeded) await this.#readChanged(items, startedAt)
@@ -133,6 +176,7 @@ export class Prolonging {
       if (item.answer || !item.renewal.queued || item.entry.record.state !== 'waiting') continue
       item.answer = await this.#queued(item, header, readings)
     }
+    return header
   }
 
   async #readChanged(items: readonly Pending[], startedAt: number): Promise<void> {
@@ -233,6 +277,31 @@ export class Prolonging {
     if (renewed?.outcome === 'unknown') throw renewed.error
     return renewed?.outcome === 'waiting'
   }
+}
+
+/** Its time has passed by our clock, and no call is about to prolong it. */
+const hasEnded = ({ deadline, busy }: Tracked, now: number): boolean => deadline <= now && busy === 0
+
+/** It has to be written anew: with another value or another lease. */
+function mustMove({ renewal: { value, ttlMs, last, queued }, entry }: Pending): boolean {
+  if (queued && entry.record.state === 'held') return false
+  if (value !== undefined || entry.isElsewhere || entry.lease.retired) return true
+  return ttlMs > entry.lease.ttlMs || (last === true && entry.lease.shared)
+}
+
+/** A lock that was prolonged, and will be again in the same way. */
+function isHeartbeat({ renewal: { value, queued, last }, answer }: Pending): boolean {
+  return answer?.outcome === 'ours' && value === undefined && !queued && !last
+}
+
+/** The answer to the one is that to the other. */
+function isAlike({ renewal, entry }: Pending, other: Pending): boolean {
+  return (
+    entry.lease === other.entry.lease &&
+    renewal.ttlMs === other.renewal.ttlMs &&
+    !renewal.queued &&
+    !other.renewal.queued
+  )
 }
 
 /** Whether it is about these entries as they are now. */

@@ -118,6 +118,7 @@ export class EtcdStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
     const answers = await this.#explained(() => this.#prolonging.renew(renewals))
+    if (!answers.some(({ outcome }) => outcome === 'unknown')) return answers
     return answers.map((answer) =>
       answer.outcome === 'unknown' ? { outcome: 'unknown', error: this.#explain(answer.error) } : answer,
     )

@@ -47,6 +47,8 @@ export interface Tracked {
   deadline: number
   /** Calls that are about to prolong it: it is not removed meanwhile. */
   busy: number
+  /** It is not tracked any more: another entry of its owner may have taken its place. */
+  isForgotten?: boolean | undefined
 }
 
 /** A write that was not answered, and may be carried out at any later time: removed if it is found. */
@@ -94,12 +96,14 @@ export class TrackedEntries {
   }
 
   #set(entry: Tracked): void {
+    entry.isForgotten = false
     const entries = this.#entries.get(entry.key)
     if (entries) entries.push(entry)
     else this.#entries.set(entry.key, [entry])
   }
 
   #delete(entry: Tracked): void {
+    entry.isForgotten = true
     const entries = this.#entries.get(entry.key) as Tracked[]
     if (entries.length === 1) this.#entries.delete(entry.key)
     else entries.splice(entries.indexOf(entry), 1)
