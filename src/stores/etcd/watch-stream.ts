@@ -39,7 +39,7 @@ export interface WatchTarget extends KeyRange {
 
 class Subscription {
   readonly target: WatchTarget
-  readonly id: number
+  id: number
   next: number
   created = false
   /** It was asked for once: from then on it goes on where it stopped. */
@@ -159,10 +159,25 @@ export class WatchStream {
   /** The server watches from this revision on, unless it was told where to begin: what came before is on its way then. */
   #began(subscription: Subscription, from: number): void {
     const { next, target, created } = subscription
-    if (created) return
+    if (created) return from < next ? this.#beginEarlier(subscription, from) : undefined
     subscription.next = Math.max(next, from)
     this.#became(subscription)
     if (next > 0 && from > next) target.onMissed?.()
+  }
+
+  /**
+   * The server has not reached the revision where the subscription goes on: it is behind the others, or the cluster lost its data and
+   * counts anew, and would send nothing until it has counted as far. Under another id, because the answer to the cancellation carries
+   * the old one.
+   */
+  #beginEarlier(subscription: Subscription, from: number): void {
+    this.#call?.send(encodeWatchCancel(subscription.id))
+    this.#subscriptions.delete(subscription.id)
+    subscription.id = ++this.#lastId
+    this.#subscriptions.set(subscription.id, subscription)
+    subscription.next = from
+    this.#create(subscription)
+    subscription.target.onGap()
   }
 
   #became(subscription: Subscription): void {

@@ -225,4 +225,31 @@ describe('one node behind a proxy', () => {
     const after = await grant(direct, claim(fresh()))
     expect(after.token > before.token).toBe(true)
   })
+
+  test('subscriptions that were open when a cluster lost its data hear what happens after that', async () => {
+    const key = fresh()
+    const mine = etcd([cluster.nodes[0]?.host as string])
+    let changes = 0
+    const observed = mine.watch?.(key, ({ type }) => void (type === 'changed' && changes++))
+    const revoked: string[] = []
+    const watching = mine.watchRevoked?.(({ owner }) => void revoked.push(owner))
+    expect(await observed?.ready).toBe(true)
+    expect(await watching?.ready).toBe(true)
+    // Each write is a revision: the new cluster begins below what the subscriptions have seen.
+    for (let i = 0; i < 20; i++) await direct.release([claim(fresh())].map(({ owner }) => ({ key, owner })))
+    const many = Array.from({ length: 40 }, () => claim(fresh()))
+    for (const each of many) await grant(direct, each)
+    const seen = claim(key, { announce: true })
+    await grant(direct, seen)
+    await until('it is heard', () => changes > 0)
+    await cluster.restart({ keepData: false })
+    await until('both are live', () => observed?.live() === true && watching?.live() === true)
+    changes = 0
+    const again = claim(key, { announce: true })
+    await grant(mine, again)
+    await until('it is heard again', () => changes > 0)
+    await direct.revoke?.(key)
+    await until('the revocation is heard', () => revoked.includes(again.owner))
+    await mine.close()
+  })
 })

@@ -1,0 +1,153 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
+import { ALL, type Claim, type Grant, type Renewal, type Store } from '../../../src/store.js'
+import { EtcdConnection } from '../../../src/stores/etcd/connection.js'
+import { etcd } from '../../../src/stores/etcd/index.js'
+import { type EtcdCluster, type Proxy, startEtcd, startProxy } from '../../../testbed/servers/index.js'
+import { until } from '../../../testbed/servers/process.js'
+import { disturb } from './requests.js'
+
+let cluster: EtcdCluster
+let proxy: Proxy
+let store: Store
+let other: Store
+let names = 0
+
+beforeAll(async () => {
+  cluster = await startEtcd()
+  proxy = await startProxy(cluster.port)
+  store = etcd([`127.0.0.1:${proxy.port}`])
+  other = etcd(cluster.nodes.map(({ host }) => host))
+})
+afterEach(() => disturb(undefined))
+afterAll(async () => {
+  await store.close()
+  await other.close()
+  await proxy.stop()
+  await cluster.stop()
+})
+
+/** A heartbeat as the core sends it: the same objects each time. */
+async function hold(count: number, ttlMs: number): Promise<Renewal[]> {
+  const claims = Array.from({ length: count }, (): Claim => {
+    return { key: `lock:heart:${names++}`, owner: `owner:${names}`, weight: ALL, capacity: ALL, ttlMs, renewed: true }
+  })
+  const answers = (await store.acquire(claims)) as Grant[]
+  return claims.map(({ key, owner }, i): Renewal => ({ key, owner, ttlMs, token: answers[i]?.token }))
+}
+const outcomes = async (renewals: readonly Renewal[]): Promise<string[]> =>
+  (await store.renew(renewals)).map(({ outcome }) => outcome)
+const all = (renewals: readonly Renewal[], outcome: string): string[] => renewals.map(() => outcome)
+const withoutThird = (renewals: readonly Renewal[]): string[] => renewals.map((_, i) => (i === 2 ? 'gone' : 'ours'))
+
+/** What is sent meanwhile: requests by kind, and streams that are opened. */
+async function sentDuring(work: () => Promise<unknown>): Promise<Record<string, number>> {
+  const counts: Record<string, number> = {}
+  const count = (kind: string): void => void (counts[kind] = (counts[kind] ?? 0) + 1)
+  disturb(({ kind }) => void count(kind))
+  const { open } = EtcdConnection.prototype
+  EtcdConnection.prototype.open = function opened(this: EtcdConnection, path, ...rest) {
+    count(path.slice(path.lastIndexOf('/') + 1))
+    return open.call(this, path, ...rest)
+  }
+  try {
+    await work()
+  } finally {
+    EtcdConnection.prototype.open = open
+    disturb(undefined)
+  }
+  return counts
+}
+
+test('a heartbeat of five hundred locks is a keep-alive over the stream that is open, and four checks', async () => {
+  const renewals = await hold(500, 2_000)
+  let answers: string[] = []
+  for (let heartbeat = 0; heartbeat < 3; heartbeat++) {
+    // The lease has less than most of its time left by then, so that it is kept alive.
+    await sleep(500)
+    const sent = await sentDuring(async () => (answers = await outcomes(renewals)))
+    expect(sent).toEqual(heartbeat === 0 ? { LeaseKeepAlive: 1, Txn: 4 } : { Txn: 4 })
+    expect(answers).toEqual(all(renewals, 'ours'))
+  }
+  expect((await other.inspect?.(renewals[0]?.key as string))?.holders[0]?.ttlMs).toBeGreaterThanOrEqual(1_000)
+  await store.release(renewals)
+})
+
+test('a key that is deleted by hand is noticed by the next heartbeat, and the others stay', async () => {
+  const renewals = await hold(200, 20_000)
+  for (let i = 0; i < 2; i++) expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  await cluster.ctl('del', '--prefix', `leasehold/${renewals[2]?.key}/`)
+  expect(await outcomes(renewals)).toEqual(withoutThird(renewals))
+  expect(await outcomes(renewals)).toEqual(withoutThird(renewals))
+  await store.release(renewals)
+})
+
+test('a key that is deleted while the connection is cut is noticed by the first heartbeat that is answered', async () => {
+  const renewals = await hold(200, 20_000)
+  expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  await proxy.refuse()
+  await cluster.ctl('del', '--prefix', `leasehold/${renewals[2]?.key}/`)
+  expect(await outcomes(renewals)).toEqual(all(renewals, 'unknown'))
+  await proxy.heal()
+  await until(
+    'the connection is back',
+    async () => (await store.renew([renewals[0] as Renewal]))[0]?.outcome === 'ours',
+  )
+  expect(await outcomes(renewals)).toEqual(withoutThird(renewals))
+  await store.release(renewals)
+})
+
+test('a lock that another client of the same owner prolonged is not counted as ours by what was true before', async () => {
+  const renewals = await hold(3, 20_000)
+  for (let i = 0; i < 2; i++) expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  // Bound to a lease of the other client from here on.
+  expect(await other.renew([renewals[2] as Renewal])).toMatchObject([{ outcome: 'ours' }])
+  expect(await sentDuring(() => outcomes(renewals))).toMatchObject({ Txn: 3 })
+  const stored = await cluster.ctl('get', '--prefix', `leasehold/${renewals[2]?.key}/`, '-w', 'json')
+  const kept = await cluster.ctl('get', '--prefix', `leasehold/${renewals[0]?.key}/`, '-w', 'json')
+  const leaseOf = (text: string): string | undefined => /"lease":(\d+)/.exec(text)?.[1]
+  expect(leaseOf(stored)).toBe(leaseOf(kept))
+  await store.release(renewals)
+})
+
+test('a lock that was released and taken again under the same name is not renewed for the owner before', async () => {
+  const renewals = await hold(3, 20_000)
+  for (let i = 0; i < 2; i++) expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  const { key, owner } = renewals[2] as Renewal
+  await store.release([{ key, owner }])
+  const again: Claim = { key, owner, weight: ALL, capacity: ALL, ttlMs: 20_000, renewed: true }
+  expect(await store.acquire([again])).toMatchObject([{ granted: true }])
+  expect(await outcomes(renewals)).toEqual(withoutThird(renewals))
+  await store.release([again, ...renewals])
+})
+
+test('two heartbeats of the same locks at the same time are both answered', async () => {
+  const renewals = await hold(300, 20_000)
+  expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  const [one, two] = await Promise.all([outcomes(renewals), outcomes(renewals)])
+  expect(one).toEqual(all(renewals, 'ours'))
+  expect(two).toEqual(all(renewals, 'ours'))
+  await store.release(renewals)
+})
+
+test('heartbeats go on after the server was restarted, over another stream', async () => {
+  const renewals = await hold(300, 20_000)
+  expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  await cluster.restart({ mode: 'immediate' })
+  await until('they are answered', async () => (await outcomes(renewals)).every((outcome) => outcome === 'ours'))
+  await store.release(renewals)
+})
+
+test('a keep-alive that is not answered in time is given up, and its late answer is not taken for that of the next', async () => {
+  const renewals = await hold(1, 2_000)
+  expect(await outcomes(renewals)).toEqual(['ours'])
+  const view = async (): Promise<number> => (await other.inspect?.(renewals[0]?.key as string))?.holders.length ?? 0
+  await sleep(700)
+  proxy.stall('replies')
+  const renewed = store.renew(renewals)
+  // The server carries out what it was sent: the lease goes on there for two seconds, and then ends.
+  await until('the lock has ended in etcd', async () => (await view()) === 0)
+  await proxy.heal()
+  expect((await renewed)[0]?.outcome).not.toBe('ours')
+  expect((await outcomes(renewals))[0]).not.toBe('ours')
+})
