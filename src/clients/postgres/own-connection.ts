@@ -9,8 +9,8 @@ import { realWorld } from '../../util/world.js'
 /** One open connection. It carries one message at a time. */
 export interface OwnSession {
   /**
-   * Runs statements in one simple-protocol message, and then, without waiting for the answer, those of a second one. Settles
-   * with the last value of the first message; the outcome of the second is dropped.
+   * Runs statements in one simple-protocol message, and those of a second one when the first was answered. Settles with the last
+   * value of the first message; the outcome of the second is dropped.
    */
   send(sql: string, afterwards?: string): Promise<string | undefined>
   /** Sets whether the connection keeps the process alive. */

@@ -3,33 +3,20 @@ import type { PgClient, PgConnection, RawQuery } from './types.js'
 import { realWorld } from '../../util/world.js'
 import type { OwnSession } from './own-connection.js'
 
-/**
- * One simple-protocol message, through the interface that `pg` has for cursors. `texts` are written at once: the server
- * begins the second when it has answered the first. pg counts one query for each answer, so the second gets a query that
- * sends nothing, made by `submitted`.
- */
+/** One simple-protocol message, through the interface that `pg` has for cursors. */
 class SimpleQuery implements RawQuery {
-  readonly #texts: readonly string[]
+  readonly #text: string
   readonly #done: (error: unknown, value: string | undefined) => void
-  readonly #submitted: () => void
   #value: string | undefined
   #error: unknown
 
-  constructor(
-    texts: readonly string[],
-    done: (error: unknown, value: string | undefined) => void,
-    submitted: () => void = () => {},
-  ) {
-    this.#texts = texts
+  constructor(text: string, done: (error: unknown, value: string | undefined) => void) {
+    this.#text = text
     this.#done = done
-    this.#submitted = submitted
   }
 
   submit(connection: PgConnection): void {
-    connection.stream.cork()
-    for (const text of this.#texts) connection.query(text)
-    connection.stream.uncork()
-    this.#submitted()
+    connection.query(this.#text)
   }
 
   handleDataRow({ fields }: { fields: (string | null)[] }): void {
@@ -91,31 +78,22 @@ export async function openSession(client: PgClient, broken: () => void, timeoutM
 
 function sendOne(client: PgClient, sql: string): Promise<string | undefined> {
   return new Promise((resolve, reject) => {
-    client.query(new SimpleQuery([sql], (error, value) => (error ? reject(error) : resolve(value))))
+    client.query(new SimpleQuery(sql, (error, value) => (error ? reject(error) : resolve(value))))
   })
 }
 
-/** Settles with the first. A failure settles only when pg is done with both: it warns of a client that is given too many queries. */
+/**
+ * Settles with the first, and sends the second when the first was answered. Written at once, the second would still be under way
+ * when PgBouncer in transaction mode sees the end of this connection, and takes the backend for free: the next client to get
+ * that backend would receive the answer to the second message for a statement of its own.
+ */
 function sendTwo(client: PgClient, sql: string, afterwards: string): Promise<string | undefined> {
   return new Promise((resolve, reject) => {
-    let failure: unknown
-    let behind = false
-    const fail = (): void => {
-      if (failure !== undefined) reject(failure)
-    }
-    const second = new SimpleQuery([], fail, fail)
-    const first = new SimpleQuery(
-      [sql, afterwards],
-      (error, value) => {
-        failure = error
-        if (error === undefined) resolve(value)
-        else if (!behind) fail()
-      },
-      () => {
-        behind = true
-        client.query(second)
-      },
-    )
+    const first = new SimpleQuery(sql, (error, value) => {
+      if (error) return reject(error)
+      resolve(value)
+      client.query(new SimpleQuery(afterwards, () => {}))
+    })
     client.query(first)
   })
 }

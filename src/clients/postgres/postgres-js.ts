@@ -104,12 +104,18 @@ interface OwnSql {
   end(options: { timeout: number }): Promise<void>
 }
 
-/** postgres.js writes queries without waiting for the answers to earlier ones. */
+/**
+ * postgres.js writes queries without waiting for the answers to earlier ones, so the second message is passed on only when the
+ * first was answered (see `sendTwo` in pg-session.ts).
+ */
 function openSession(sql: OwnSql): OwnSession {
   return {
     send: (text, afterwards) => {
       const answer = Promise.resolve(sql.unsafe(text)).then(valueOf)
-      if (afterwards !== undefined) Promise.resolve(sql.unsafe(afterwards)).catch(() => {})
+      const second = (): void => {
+        if (afterwards !== undefined) Promise.resolve(sql.unsafe(afterwards)).catch(() => {})
+      }
+      answer.then(second, () => {})
       return answer
     },
     // postgres.js does not expose the socket; the store ends the connection.
