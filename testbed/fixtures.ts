@@ -25,6 +25,12 @@ export interface FixtureKind {
   open(): Promise<Fixture>
 }
 
+/**
+ * PATIENT: the timeout of the stores. Cases that run at once, each with clients of its own, keep a busy machine from
+ * answering within the default of some seconds, which would be an outage.
+ */
+const PATIENT = 'timeout=20s'
+
 /** A fixture whose store is opened by URL. */
 function at(url: string, close: () => Promise<unknown>): Fixture {
   return { url, store: () => openStore(url), close: async () => void (await close()) }
@@ -54,7 +60,7 @@ export const kinds: Record<KindName, FixtureKind> = {
     lacks: [],
     async open() {
       const server = await startRedis()
-      return at(server.url, () => server.stop())
+      return at(`${server.url}?${PATIENT}`, () => server.stop())
     },
   },
   postgres: {
@@ -65,7 +71,7 @@ export const kinds: Record<KindName, FixtureKind> = {
       const { client, close } = await openClient(server.url)
       await migrate(client)
       await close()
-      return at(server.url, () => server.stop())
+      return at(`${server.url}?${PATIENT}`, () => server.stop())
     },
   },
   advisory: {
@@ -73,7 +79,7 @@ export const kinds: Record<KindName, FixtureKind> = {
     lacks: ['queue', 'handoff', 'counting', 'values', 'watch', 'watchGrants', 'take', 'owners'],
     async open() {
       const server = await startPostgres()
-      return at(server.url.replace('postgres:', 'postgres+advisory:'), () => server.stop())
+      return at(`${server.url.replace('postgres:', 'postgres+advisory:')}?${PATIENT}`, () => server.stop())
     },
   },
   redlock: {
@@ -82,7 +88,7 @@ export const kinds: Record<KindName, FixtureKind> = {
     async open() {
       const servers = await Promise.all(Array.from({ length: 5 }, () => startRedis()))
       const hosts = servers.map(({ port }) => `127.0.0.1:${port}`)
-      return at(`redlock://${hosts}`, () => Promise.all(servers.map((server) => server.stop())))
+      return at(`redlock://${hosts}?nodeTimeout=5s`, () => Promise.all(servers.map((server) => server.stop())))
     },
   },
   etcd: {

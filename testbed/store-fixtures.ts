@@ -22,17 +22,20 @@ export interface StoreFixture {
   close(): Promise<void>
 }
 
+/** PATIENT: a busy machine does not answer within the default of some seconds, which would be an outage. */
+const PATIENT = { timeout: '20s' } as const
+
 /** A store with its own client, which is closed with the store. */
 export function storeAt(kind: Exclude<StoreKind, 'memory'>, at: string): Store {
   if (kind === 'sqlite') return sqlite(at)
   if (kind === 'redis') {
     const client = new Redis(at)
     client.on('error', () => {})
-    return withClient(redis(client), async () => client.disconnect())
+    return withClient(redis(client, PATIENT), async () => client.disconnect())
   }
   const pool = new pg.Pool({ connectionString: at, max: 4 })
   pool.on('error', () => {})
-  return withClient(postgres(pool), () => pool.end())
+  return withClient(postgres(pool, PATIENT), () => pool.end())
 }
 
 function withClient(store: Store, end: () => Promise<unknown>): Store {

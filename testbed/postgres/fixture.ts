@@ -30,10 +30,10 @@ export function storeAt(library: Library, url: string, options: PostgresOptions 
   return store
 }
 
-/** One migrated database, for the conformance kit. */
+/** One migrated database, for the conformance kit: many cases at once keep a busy machine from answering soon. */
 export async function fixtureAt(library: Library, url: string, options: PostgresOptions = {}): Promise<Setup> {
   const { client, end } = clientOf(library, url)
   await migrate(client, { schema: options.schema ?? 'public' })
   await end()
-  return { store: async () => storeAt(library, url, options), close: async () => {} }
+  return { store: async () => storeAt(library, url, { timeout: '20s', ...options }), close: async () => {} }
 }

@@ -81,7 +81,10 @@ export const sentinelOf = {
   },
 }
 
-/** Stores with a client each, as processes have; servers and clients end with it. */
+/**
+ * Stores with a client each, as processes have; servers and clients end with it. Their timeout is long: many cases at once,
+ * some of which list ten thousand names, keep a busy machine from answering within the two seconds of the default.
+ */
 export function setup(
   connect: () => Connection | Promise<Connection>,
   stop: () => Promise<void>,
@@ -92,7 +95,7 @@ export function setup(
     async store(): Promise<Store> {
       const { client, end } = await connect()
       ends.push(end)
-      return redis(client, options)
+      return redis(client, { timeout: '20s', ...options })
     },
     async close() {
       for (const end of ends) await end()

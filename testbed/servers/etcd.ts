@@ -129,6 +129,8 @@ class EtcdProcess extends LocalServer implements EtcdNode {
       'initial-cluster': this.cluster.map((node) => `${node.name}=${node.peerUrl}`).join(','),
       'initial-cluster-state': 'new',
       'initial-cluster-token': `leasehold-${this.cluster[0]?.port}`,
+      // As since 3.5 by default: a node that stood still for a second does not depose a leader that is well.
+      'pre-vote': 'true',
       logger: 'zap',
       'log-level': 'warn',
       ...(tls ? { 'cert-file': tls.certFile, 'key-file': tls.keyFile, 'trusted-ca-file': tls.caFile } : {}),

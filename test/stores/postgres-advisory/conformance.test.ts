@@ -24,7 +24,7 @@ conformance({
     const server = await startPostgres()
     const pool = new pg.Pool({ connectionString: server.url })
     return {
-      store: async () => advisory(pool),
+      store: async () => advisory(pool, { timeout: '20s' }),
       close: async () => {
         await pool.end()
         await server.stop()
