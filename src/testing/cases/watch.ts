@@ -94,8 +94,12 @@ const blocking: Case[] = [
       const key = t.key()
       const held = await granted(a, t.claim(key))
       const claim = t.claim(key, { queueMs: t.longMs, blockMs: 60_000 })
-      const answer = Promise.resolve(b.acquire([claim]))
+      let isAnswered = false
+      const answer = Promise.resolve(b.acquire([claim])).finally(() => (isAnswered = true))
       await t.sleep(50)
+      // A request that arrived after the release would be another one, which waits.
+      const isQueued = async (): Promise<boolean> => !a.inspect || (await a.inspect(key)).waiters.length > 0
+      await t.until('the request has arrived', async () => isAnswered || (await isQueued()))
       await release(b, claim)
       const said = (await t.settled('the request is answered', answer))[0]
       assert.notEqual(said?.granted, true, 'another owner holds it')
