@@ -7,12 +7,12 @@
 import type { Renewal, Renewed } from '../../store.js'
 import { type EtcdRecord, grantRevisionOf } from './codec.js'
 import type { EtcdContext } from './context.js'
-import { framedOnce } from './connection.js'
 import { type Directory, type Entry, entriesAhead, ownEntry, readDirectory } from './directory.js'
+import { checkOf, hasEnded, Heartbeats, isSame, type SentCheck } from './heartbeats.js'
 import { EtcdLease } from './leases.js'
-import { encodeCheck, type Header, type Operation } from './messages.js'
+import type { Header, Operation } from './messages.js'
 import { GONE, Moving, type Pending, unsure } from './move.js'
-import type { SentCheck, Tracked } from './tracked.js'
+import type { Tracked } from './tracked.js'
 
 /** Share of the wanted time that must be left for a lease not to be kept alive again: another lock has just done it. */
 const FRESH = 0.85
@@ -22,8 +22,7 @@ const MOST_COMPARED = 125
 export class Prolonging {
   readonly #context: EtcdContext
   readonly #moving: Moving
-  /** The items of heartbeats that are not under way, by the first renewal: the core sends the same objects each time. */
-  readonly #heartbeats = new WeakMap<Renewal, Pending[]>()
+  readonly #heartbeats = new Heartbeats()
 
   constructor(context: EtcdContext) {
     this.#context = context
@@ -36,10 +35,12 @@ export class Prolonging {
     const startedAt = world.now()
     const loading = offset.ready()
     if (loading) await loading
-    const same = this.#takeSame(renewals, startedAt)
-    if (same) {
-      await this.#known(same, startedAt)
-      return this.#answersOf(same)
+    const before = this.#heartbeats.take(renewals)
+    const checks = before?.checks ?? []
+    if (before && isSame(before.items, renewals, startedAt)) {
+      for (const item of before.items) item.answer = undefined
+      await this.#known(before.items, startedAt, checks)
+      return this.#heartbeats.answers(before.items, checks)
     }
     const items: Pending[] = []
     // By position, and only for those that are not known: a heartbeat of thousands of locks has none.
@@ -53,37 +54,12 @@ export class Prolonging {
       else items.push({ renewal, entry, answer: undefined })
     }
     await Promise.all([
-      this.#known(items, startedAt),
+      this.#known(items, startedAt, checks),
       ...unknown.map(async (at) => others.set(at, await this.#find(renewals[at] as Renewal, renewed, startedAt))),
     ])
-    if (others.size === 0) return this.#answersOf(items)
+    if (others.size === 0) return this.#heartbeats.answers(items, checks)
     let next = 0
     return renewals.map((_, at) => others.get(at) ?? (items[next++]?.answer as Renewed))
-  }
-
-  /**
-   * What was made for the last heartbeat, if this one is of the same locks. Not while that one is under way: a heartbeat that was not
-   * answered in time may be followed by the next.
-   */
-  #takeSame(renewals: readonly Renewal[], startedAt: number): Pending[] | undefined {
-    const [first] = renewals
-    const items = first && this.#heartbeats.get(first)
-    if (!first || !items) return undefined
-    this.#heartbeats.delete(first)
-    if (items.length !== renewals.length) return undefined
-    for (let i = 0; i < items.length; i++) {
-      const { renewal, entry } = items[i] as Pending
-      if (renewal !== renewals[i] || entry.isForgotten || hasEnded(entry, startedAt)) return undefined
-    }
-    for (const item of items) item.answer = undefined
-    return items
-  }
-
-  /** Keeps the items for the next heartbeat. */
-  #answersOf(items: Pending[]): Renewed[] {
-    const [first] = items
-    if (first && items.every(isHeartbeat)) this.#heartbeats.set(first.renewal, items)
-    return items.map(({ answer }) => answer as Renewed)
   }
 
   #entryOf(renewal: Renewal): Tracked | undefined {
@@ -97,7 +73,7 @@ export class Prolonging {
     return token === undefined || token === (entry.token ??= this.#context.offset.tokenOf(entry.grantRevision))
   }
 
-  async #known(items: readonly Pending[], startedAt: number): Promise<void> {
+  async #known(items: readonly Pending[], startedAt: number, checks: SentCheck[]): Promise<void> {
     let staying = items
     let moving: readonly Pending[] = []
     for (const item of items) item.entry.busy++
@@ -106,16 +82,16 @@ export class Prolonging {
       moving = items.filter(mustMove)
     }
     try {
-      await Promise.all([this.#stay(staying, startedAt), this.#moving.all(moving, startedAt)])
+      await Promise.all([this.#stay(staying, startedAt, checks), this.#moving.all(moving, startedAt)])
     } finally {
       for (const { entry } of items) entry.busy--
     }
   }
 
   /** Those whose lease lasts long enough once it is kept alive. */
-  async #stay(items: readonly Pending[], startedAt: number): Promise<void> {
+  async #stay(items: readonly Pending[], startedAt: number, sent: SentCheck[]): Promise<void> {
     if (items.length === 0) return
-    const { leases, world } = this.#context
+    const { leases, world, keys } = this.#context
     const stale = new Set<EtcdLease>()
     const now = world.now()
     for (const { entry, renewal } of items) {
@@ -127,8 +103,12 @@ export class Prolonging {
       const confirm = stale.size > 0 ? await leases.keepAlive(stale) : undefined
       const checks: Promise<Header>[] = []
       for (let from = 0; from < items.length; from += MOST_COMPARED) {
-        checks.push(this.#check(items.slice(from, from + MOST_COMPARED), startedAt))
+        const part = items.slice(from, from + MOST_COMPARED)
+        const check = checkOf(part, keys, sent[checks.length])
+        sent[checks.length] = check
+        checks.push(this.#check(part, startedAt, check))
       }
+      sent.length = checks.length
       const reads = await Promise.all(checks)
       confirm?.(reads)
       const answeredAt = world.now()
@@ -160,15 +140,8 @@ export class Prolonging {
   }
 
   /** Whether all of them are as we wrote them, in one step; only if not they are read. The header of a read that a majority answered. */
-  async #check(items: readonly Pending[], startedAt: number): Promise<Header> {
-    const { client, keys } = this.#context
-    const first = (items[0] as Pending).entry
-    if (!first.check || !isCheckOf(first.check, items)) {
-      const entries = items.map(({ entry }) => entry)
-      const revisions = entries.map(({ modRevision }) => modRevision)
-      first.check = { entries, revisions, message: framedOnce(encodeCheck(entries, keys.offset)) }
-    }
-    const { succeeded, header } = await client.check(first.check.message)
+  async #check(items: readonly Pending[], startedAt: number, { message }: SentCheck): Promise<Header> {
+    const { succeeded, header } = await this.#context.client.check(message)
     if (!succeeded) await this.#readChanged(items, startedAt)
     // A call may carry hundreds of entries of one key: its queue is read once.
     const readings = new Map<string, Directory>()
@@ -279,19 +252,11 @@ export class Prolonging {
   }
 }
 
-/** Its time has passed by our clock, and no call is about to prolong it. */
-const hasEnded = ({ deadline, busy }: Tracked, now: number): boolean => deadline <= now && busy === 0
-
 /** It has to be written anew: with another value or another lease. */
 function mustMove({ renewal: { value, ttlMs, last, queued }, entry }: Pending): boolean {
   if (queued && entry.record.state === 'held') return false
   if (value !== undefined || entry.isElsewhere || entry.lease.retired) return true
   return ttlMs > entry.lease.ttlMs || (last === true && entry.lease.shared)
-}
-
-/** A lock that was prolonged, and will be again in the same way. */
-function isHeartbeat({ renewal: { value, queued, last }, answer }: Pending): boolean {
-  return answer?.outcome === 'ours' && value === undefined && !queued && !last
 }
 
 /** The answer to the one is that to the other. */
@@ -302,14 +267,4 @@ function isAlike({ renewal, entry }: Pending, other: Pending): boolean {
     !renewal.queued &&
     !other.renewal.queued
   )
-}
-
-/** Whether it is about these entries as they are now. */
-function isCheckOf({ entries, revisions }: SentCheck, items: readonly Pending[]): boolean {
-  if (entries.length !== items.length) return false
-  for (let i = 0; i < items.length; i++) {
-    const { entry } = items[i] as Pending
-    if (entries[i] !== entry || revisions[i] !== entry.modRevision) return false
-  }
-  return true
 }

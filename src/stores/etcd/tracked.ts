@@ -15,16 +15,6 @@ const RETRY_MS = 500
 /** Removals in one transaction: etcd's own limit is 128 operations. */
 const MOST_REMOVALS = 100
 
-/**
- * A check that entries are as they were written, encoded. As long as the same locks are renewed in the same order it is sent again:
- * to encode a thousand conditions costs more than to send them.
- */
-export interface SentCheck {
-  readonly entries: readonly Tracked[]
-  readonly revisions: readonly number[]
-  readonly message: Buffer
-}
-
 /** A holder or queue entry of this store object. */
 export interface Tracked {
   readonly key: string
@@ -32,8 +22,6 @@ export interface Tracked {
   readonly etcdKey: Buffer
   readonly createRevision: number
   modRevision: number
-  /** The last check of a heartbeat that began with this entry. */
-  check?: SentCheck | undefined
   /** A write of ours was not answered, and bound it to a lease that we may not keep alive: it has to be written anew. */
   isElsewhere?: boolean | undefined
   record: EtcdRecord
