@@ -137,12 +137,37 @@ export function renewedOf(answer: number | undefined, { ttlMs }: Renewal): Renew
   return answer === 1 ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
 }
 
+/** See leasehold_renew_entries: the number of an entry, from 1, and its state. */
+export type EntryAnswer = [n: number, state: EntryState]
+
+/** Arguments of leasehold_renew_entries, and where each of its entries stands in the batch. */
+interface EntryCall {
+  args: string
+  places: number[]
+}
+
+/**
+ * One call for entries of one ttl, which is one for all that the core renews; an owner that occurs twice goes into a second call,
+ * since the server knows an entry of a call by its owner.
+ */
+export function entryCalls(entries: readonly Renewal[]): EntryCall[] {
+  const calls: { ttlMs: number; owners: Map<string, string>; places: number[] }[] = []
+  for (const [place, { key, owner, ttlMs }] of entries.entries()) {
+    let call = calls.find((known) => known.ttlMs === ttlMs && !known.owners.has(owner))
+    if (!call) calls.push((call = { ttlMs, owners: new Map(), places: [] }))
+    call.owners.set(owner, key)
+    call.places.push(place)
+  }
+  return calls.map(({ ttlMs, owners, places }) => {
+    const keys = [...owners.values()]
+    // A crowd that waits for one name sends the name once.
+    const sent = keys.every((key) => key === keys[0]) ? keys.slice(0, 1) : keys
+    return { args: `${sqlTextArray(sent)}, ${sqlTextArray([...owners.keys()])}, ${sqlNumber(ttlMs)}`, places }
+  })
+}
+
 /** See leasehold_entry_state. */
-export type EntryState =
-  | 0
-  | 1
-  | [newest: string | null, blockedMs: number | null, ahead: 0]
-  | [token: string, ttlMs: number]
+type EntryState = 0 | 1 | [newest: string | null, blockedMs: number | null, ahead: 0] | [token: string, ttlMs: number]
 
 export function entryOf(state: EntryState): Renewed {
   if (state === 0) return { outcome: 'gone' }
@@ -231,13 +256,9 @@ export function sqlJson(value: unknown): string {
   return `${constant(ascii(JSON.stringify(value)))}::pg_catalog.json`
 }
 
-export function sqlTextArray(values: readonly string[]): string {
+function sqlTextArray(values: readonly string[]): string {
   const elements = values.map((value) => `"${value.replace(/["\\]/g, '\\$&')}"`)
   return `${constant(`{${elements.join(',')}}`)}::pg_catalog.text[]`
-}
-
-export function sqlNumberArray(values: readonly number[]): string {
-  return `'{${values.join(',')}}'::pg_catalog.float8[]`
 }
 
 /** A string constant of plain ASCII, which no setting and no encoding of either side can misread. */

@@ -22,7 +22,8 @@ import {
   type AcquireAnswer,
   answerOf,
   claimsJson,
-  type EntryState,
+  type EntryAnswer,
+  entryCalls,
   entryOf,
   leasesJson,
   type PostgresHolderRow,
@@ -36,9 +37,7 @@ import {
   sqlInteger,
   sqlJson,
   sqlNumber,
-  sqlNumberArray,
   sqlText,
-  sqlTextArray,
   stuck,
   type TakeRow,
   takenOf,
@@ -214,11 +213,12 @@ class Postgres implements Store {
   }
 
   async #renewEntries(entries: readonly Renewal[]): Promise<Renewed[]> {
-    const keys = sqlTextArray(entries.map(({ key }) => key))
-    const owners = sqlTextArray(entries.map(({ owner }) => owner))
-    const ttls = sqlNumberArray(entries.map(({ ttlMs }) => ttlMs))
-    const states = await this.#calls.callApart<EntryState[]>('renew_entries', `${keys}, ${owners}, ${ttls}`, true)
-    return states.map(entryOf)
+    const renewed = entries.map((): Renewed => ({ outcome: 'waiting', ahead: 1 }))
+    for (const call of entryCalls(entries)) {
+      const answers = await this.#calls.callApart<EntryAnswer[]>('renew_entries', call.args, true)
+      for (const [n, state] of answers) renewed[call.places[n - 1] as number] = entryOf(state)
+    }
+    return renewed
   }
 
   /**

@@ -78,7 +78,7 @@ begin
       perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
     end if;
     if v_head.owner is not null then
-      delete from {schema}.leasehold_queue where key = p_key and owner = p_owner;
+      delete from {schema}.leasehold_queue where owner = p_owner and key || '' = p_key;
       if p_weight < p_capacity then
         v_served := {schema}.leasehold_hand_off(p_key, v_now, null);
       end if;
@@ -94,11 +94,11 @@ begin
         (select arrival from {schema}.leasehold_queue where key = p_key order by arrival desc limit 1), 0) + 1,
       p_weight, p_capacity, p_ttl_ms, p_queue_ms, v_now, v_now + p_queue_ms * interval '1 millisecond', p_announce, p_value,
       p_subscriber
-    on conflict (key, owner) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
+    on conflict (owner, key) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
       arrival = case when q.expires_at > v_now then q.arrival else excluded.arrival end
     returning arrival into v_arrival;
   elsif not v_first then
-    select arrival into v_arrival from {schema}.leasehold_queue where key = p_key and owner = p_owner;
+    select arrival into v_arrival from {schema}.leasehold_queue where owner = p_owner and key || '' = p_key;
   end if;
   if not v_first then
     select count(*) into v_ahead from (
@@ -211,7 +211,7 @@ begin
     from item i
     where l.key = i.key and l.slot = 0 and l.owner is null and i.times = 1 and i.weight <= i.capacity and i.announce is not true
       and not exists (select from {schema}.leasehold_leases other where other.key = i.key and other.slot > 0)
-      and not exists (select from {schema}.leasehold_queue q where q.key = i.key)
+      and (select q.arrival from {schema}.leasehold_queue q where q.key = i.key limit 1) is null
     returning i.n, l.token, i.ttl
   ),
   behind as materialized (
@@ -219,7 +219,7 @@ begin
     from item i join {schema}.leasehold_leases l on l.key = i.key
     where i.times = 1 and i.queue is not null and i.steal is not true
       and l.weight = 2147483647 and l.owner is not null and l.owner <> i.owner and l.expires_at > v_now
-      and not exists (select from {schema}.leasehold_queue e where e.key = i.key and e.owner = i.owner and e.expires_at <= v_now)
+      and ((select e.expires_at from {schema}.leasehold_queue e where e.owner = i.owner and e.key || '' = i.key) <= v_now) is not true
   ),
   queued as (
     -- A waiter that has an entry keeps its position, unless the entry has expired.
@@ -230,7 +230,7 @@ begin
       b.weight, b.capacity, b.ttl, b.queue, v_now, v_now + b.queue * interval '1 millisecond', coalesce(b.announce, false),
       b.value, p_subscriber
     from behind b
-    on conflict (key, owner) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
+    on conflict (owner, key) do update set expires_at = excluded.expires_at, subscriber = excluded.subscriber,
       arrival = case when q.expires_at > v_now then q.arrival else excluded.arrival end
     returning key, (
       select count(*) from (

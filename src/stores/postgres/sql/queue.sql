@@ -65,12 +65,13 @@ begin
 end $leasehold$;
 
 -- leasehold_probe(subscriber, n)   A store sends itself a message, to see whether notifications arrive on its listening connection.
+-- Without a subscriber all stores receive it: one message is proof for each of them.
 create or replace function {schema}.leasehold_probe(p_subscriber text, p_n integer) returns integer language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
 declare
   v_setting text := set_config('synchronous_commit', 'off', true);
 begin
-  perform pg_notify({schema}.leasehold_channel(p_subscriber), 'probe ' || p_n);
+  perform pg_notify(coalesce({schema}.leasehold_channel(p_subscriber), {channelText}), 'probe ' || p_n);
   return p_n;
 end $leasehold$;
 
@@ -168,7 +169,7 @@ begin
     perform {schema}.leasehold_write_lease(
       p_key, s.free_slot, s.new_slot, v_head.owner, v_head.weight, v_head.capacity, s.token, p_now, v_ttl_ms, v_head.announce,
       v_head.value, v_head.subscriber);
-    delete from {schema}.leasehold_queue where key = p_key and owner = v_head.owner;
+    delete from {schema}.leasehold_queue where key = p_key and arrival = v_head.arrival;
     if v_head.subscriber is not null then
       perform {schema}.leasehold_notify(v_head.subscriber,
         json_build_array('granted', p_key, v_head.owner, s.token::text, v_ttl_ms), p_defer);

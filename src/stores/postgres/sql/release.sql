@@ -18,7 +18,7 @@ begin
     if p_token is not null then
       return null;
     end if;
-    delete from {schema}.leasehold_queue where key = p_key and owner = p_owner and expires_at > v_now;
+    delete from {schema}.leasehold_queue where owner = p_owner and key || '' = p_key and expires_at > v_now;
     if not found then
       return null;
     end if;
@@ -67,13 +67,13 @@ begin
       and l.slot < 8 and not l.announce
       and (h.owner is null
            or (l.weight = 2147483647 and h.weight = 2147483647 and h.expires_at > v_now and not h.announce))
-    returning l.owner, l.token, l.subscriber, least(h.queue_ms, h.ttl_ms) as ttl_ms into d;
+    returning l.owner, l.token, l.subscriber, least(h.queue_ms, h.ttl_ms) as ttl_ms, h.arrival into d;
     if found then
       if d.owner is null then
         v_setting := set_config('synchronous_commit', 'off', true);
         return 1;
       end if;
-      delete from {schema}.leasehold_queue where key = p_key and owner = d.owner;
+      delete from {schema}.leasehold_queue where key = p_key and arrival = d.arrival;
       if d.subscriber is not null then
         perform {schema}.leasehold_notify(
           d.subscriber, json_build_array('granted', p_key, d.owner, d.token::text, d.ttl_ms), p_defer);
@@ -168,10 +168,12 @@ begin
       and i.times = 1 and l.slot < 8 and not l.announce
       and (h.owner is null
            or (l.weight = 2147483647 and h.weight = 2147483647 and h.expires_at > v_now and not h.announce))
-    returning i.n, l.key, l.owner, l.token, l.subscriber, least(h.queue_ms, h.ttl_ms) as ttl_ms
+    returning i.n, l.key, l.owner, l.token, l.subscriber, least(h.queue_ms, h.ttl_ms) as ttl_ms, h.arrival
   ),
   served as (
-    delete from {schema}.leasehold_queue q using done d where q.key = d.key and q.owner = d.owner
+    -- Without a join: see the table's primary key.
+    delete from {schema}.leasehold_queue q where q.owner = any (array(select d.owner from done d where d.owner is not null))
+      and ((q.key, q.arrival) in (select d.key, d.arrival from done d)) is true
   ),
   message as (
     select d.n, d.owner is not null as handed, d.subscriber,

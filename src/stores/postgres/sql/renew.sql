@@ -89,21 +89,26 @@ begin
   returning k.n;
 end $leasehold$;
 
--- leasehold_renew_entries(keys, owners, ttlMs) → queue entries, in order, each an answer of leasehold_entry_state
+-- leasehold_renew_entries(keys, owners, ttlMs) → [[n, an answer of leasehold_entry_state], …] of the queue entries that do not wait
+-- behind another, numbered from 1; all others do
 -- The heartbeat of all waiters of a process, each second: one statement that parses its arguments once (arrays are several
--- times cheaper than JSON) and writes each row once. Each key is asked for its head once, however many entries it has.
+-- times cheaper than JSON), writes each row once, asks each key for its head once, and answers only what waiters act on. One key
+-- may stand for all; no owner occurs twice. By the owner alone, without a join: only one index has it, so that no statistics
+-- about a table that was small a moment ago make the planner read whole queues.
 -- Without the key's lock. If a row is met that another transaction is writing to, the whole is done once more without those
 -- that are locked: they are renewed by the next heartbeat.
-create or replace function {schema}.leasehold_renew_entries(p_keys text[], p_owners text[], p_ttl_ms double precision[])
+create or replace function {schema}.leasehold_renew_entries(p_keys text[], p_owners text[], p_ttl_ms double precision)
 returns json language plpgsql
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
-set plan_cache_mode = force_generic_plan set lock_timeout = '1ms'
+set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan set lock_timeout = '1ms'
 as $leasehold$
 declare
   v_now timestamptz := clock_timestamp();
+  v_until timestamptz := v_now + p_ttl_ms * interval '1 millisecond';
   -- An entry that a crash undoes is asked for again.
   v_setting text := set_config('synchronous_commit', 'off', true);
-  v_free integer[];
+  v_owners text[] := p_owners;
+  v_renewed bigint;
   v_answers json;
 begin
   -- What a standby knows may be old.
@@ -113,41 +118,39 @@ begin
   -- Twice at most: the rows that are free are locked before the second time.
   for v_attempt in 1..2 loop
     begin
-      with item as materialized (
-        select * from unnest(p_keys, p_owners, p_ttl_ms) with ordinality as i (key, owner, ttl_ms, n)
+      with renewed as (
+        update {schema}.leasehold_queue q set expires_at = greatest(q.expires_at, v_until)
+        where q.owner = any (v_owners) and q.expires_at > v_now
+          and q.key = p_keys[case when cardinality(p_keys) = 1 then 1 else array_position(p_owners, q.owner) end]
+        returning q.key, q.arrival
       ),
-      renewed as materialized (
-        update {schema}.leasehold_queue q set expires_at = greatest(q.expires_at, v_now + i.ttl_ms * interval '1 millisecond')
-        from item i where q.key = i.key and q.owner = i.owner and q.expires_at > v_now and (v_free is null or i.n = any (v_free))
-        returning i.n, q.key, q.owner, q.arrival
-      ),
-      earliest as materialized (
-        select distinct on (key) key, arrival from renewed order by key, arrival
-      ),
-      head as materialized (
-        -- By LIMIT 1, along the index: NOT EXISTS would collect all entries that are ahead.
-        select e.key, e.arrival from earliest e where e.arrival = (
-          select q.arrival from {schema}.leasehold_queue q where q.key = e.key and q.expires_at > v_now order by q.arrival limit 1)
-      ),
-      answer as (
-        select r.n, case when (r.key, r.arrival) in (select h.key, h.arrival from head h)
-                         then {schema}.leasehold_entry_state(r.key, r.owner, v_now) else '1'::json end as state
-        from renewed r
-        union all
-        select i.n, {schema}.leasehold_entry_state(i.key, i.owner, v_now) from item i where i.n not in (select n from renewed)
+      earliest as (
+        select key, min(arrival) as arrival, count(*) as entries from renewed group by key
       )
-      select coalesce(json_agg(state order by n), '[]') into v_answers from answer;
-      return v_answers;
+      select sum(e.entries), json_agg(json_build_array(
+          array_position(p_owners, h.owner), {schema}.leasehold_entry_state(h.key, h.owner, v_now))) filter (where h.arrival = e.arrival)
+      into v_renewed, v_answers
+      from earliest e left join lateral (
+        select q.key, q.owner, q.arrival from {schema}.leasehold_queue q
+        where q.key = e.key and q.expires_at > v_now order by q.arrival limit 1
+      ) h on true;
+      exit;
     exception when lock_not_available then
       if v_attempt = 2 then
         raise;
       end if;
-      v_free := array(
-        select i.n from unnest(p_keys, p_owners) with ordinality as i (key, owner, n)
-        join {schema}.leasehold_queue e on e.key = i.key and e.owner = i.owner
-        for update of e skip locked);
+      v_owners := array(select q.owner from {schema}.leasehold_queue q where q.owner = any (p_owners) for update skip locked);
     end;
   end loop;
+  if v_renewed = cardinality(p_owners) then
+    return coalesce(v_answers, '[]');
+  end if;
+  -- One by one: an entry that was not renewed is gone, was granted the lease, or is locked.
+  return (
+    select coalesce(json_agg(json_build_array(n, state)), '[]') from (
+      select i.n, {schema}.leasehold_entry_state(coalesce(i.key, p_keys[1]), i.owner, v_now) as state
+      from unnest(p_keys, p_owners) with ordinality as i (key, owner, n) offset 0
+    ) each where state::text <> '1');
 end $leasehold$;
 
 -- leasehold_entry_state(key, owner, now) → 0 gone | 1 waits behind another | [newest, blockedMs, 0] is the first
@@ -158,7 +161,7 @@ declare
   e record;
 begin
   select arrival, weight, capacity into e from {schema}.leasehold_queue
-  where key = p_key and owner = p_owner and expires_at > p_now;
+  where owner = p_owner and key || '' = p_key and expires_at > p_now;
   if not found then
     return coalesce(
       (select json_build_array(token::text, date_part('epoch', expires_at - p_now) * 1000)
