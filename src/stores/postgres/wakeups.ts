@@ -4,10 +4,16 @@ import type { LeaseId, StoreEvent, Watch } from '../../store.js'
 import type { PostgresDriver, NotificationListener } from '../../clients/postgres/driver.js'
 import { RESERVED_TOKENS } from './codec.js'
 
-/** Bounds how long the first probe of a connection may take, in milliseconds. Longer, and waiters poll instead of relying on events. */
+/**
+ * Bounds how long the first probe of a connection may take from the server's answer to its arrival, in milliseconds. Longer, and
+ * waiters poll instead of relying on events.
+ */
 const PROBE_MS = 1_000
 
-/** Milliseconds between two probes while a key is watched: a connection that broke silently is noticed within that time. */
+/**
+ * Longest silence on the listening connection while a key is watched, in milliseconds, before a probe is sent: a connection that
+ * broke is noticed within that time. The pauses of the stores differ by a fifth, so that one of them probes for all.
+ */
 const PROBE_EVERY_MS = 10_000
 
 /** Pause in milliseconds before the name of the channel is asked for again. Shorter hot-loops while the server is down. */
@@ -22,8 +28,8 @@ type KeyListener = (event: StoreEvent) => void
 export interface WakeupHost {
   /** The name of the channel of this subscriber, which the server derives from its secret. */
   channelOf(subscriber: string): Promise<string>
-  /** Sends `probe <n>` to that channel. */
-  probe(subscriber: string, n: number): Promise<unknown>
+  /** Sends `probe <n>` to the channel of this subscriber; without one, to the channel of all stores. */
+  probe(subscriber: string | undefined, n: number): Promise<unknown>
   /** Called when events arrive again: some may have been missed meanwhile. */
   onBack(): void
 }
@@ -38,6 +44,7 @@ export class PostgresWakeups {
   readonly #common: string
   readonly #timeoutMs: number
   readonly #host: WakeupHost
+  readonly #probeEveryMs: number
   /** Written into the leases and queue entries of this store. Grants and revocations are sent to the channel derived from it, and to no other. */
   readonly subscriber: string = randomBytes(12).toString('hex')
   readonly #listeners = new Map<string, Set<KeyListener>>()
@@ -51,15 +58,25 @@ export class PostgresWakeups {
   /** A probe has arrived on the connection as it is now. */
   #probeArrived = false
   #probe = 0
+  /** When the last notification arrived, whoever sent it. */
+  #arrivedAt = 0
   #cancel: (() => void) | undefined
   /** Watches that await the first verdict on whether events arrive. Undefined once there is one. */
   #undecided: ((live: boolean) => void)[] | undefined = []
 
-  constructor(driver: PostgresDriver, common: string, timeoutMs: number, host: WakeupHost) {
+  /** `probeEveryMs`: another than the default only in tests. */
+  constructor(
+    driver: PostgresDriver,
+    common: string,
+    timeoutMs: number,
+    host: WakeupHost,
+    probeEveryMs: number = PROBE_EVERY_MS,
+  ) {
     this.#driver = driver
     this.#common = common
     this.#timeoutMs = timeoutMs
     this.#host = host
+    this.#probeEveryMs = probeEveryMs
   }
 
   watch(key: string, listener: KeyListener): Watch {
@@ -121,32 +138,69 @@ export class PostgresWakeups {
     )
   }
 
-  /** Sends a probe over another connection to the server, which sends it back over the listening one. */
+  /**
+   * Sends a probe over another connection to the server, which sends it back over the listening one. The first goes to the channel of
+   * this store. Later ones go to that of all stores, each of which is thereby spared its own: a probe wakes every connection
+   * that listens, and hundreds of stores that probe by themselves keep half a core busy with it.
+   */
   #sendProbe(): void {
     this.#cancel?.()
     const probe = ++this.#probe
-    this.#cancel = realWorld.after(this.#probeArrived ? this.#timeoutMs : PROBE_MS, () => {
+    const sentAt = realWorld.now()
+    const again = this.#probeArrived
+    const retry = (): void => {
+      this.#verdict(false)
+      this.#cancel = realWorld.after(RETRY_MS, () => (this.#isWatched() ? this.#sendProbe() : this.#probeLater()))
+    }
+    const silent = (): void => {
+      if (again && this.#arrivedAt >= sentAt) return this.#probeLater()
       this.#verdict(false)
       this.#listening?.reportSilence(this.#probeArrived)
       this.#probeLater()
-    })
-    this.#host.probe(this.subscriber, probe).catch(() => {})
+    }
+    const within = (ms: number, otherwise: () => void): void => {
+      // Another probe, or an arrival, has replaced the timer of this one.
+      if (this.#closed || this.#probe !== probe) return
+      this.#cancel?.()
+      this.#cancel = realWorld.after(ms, otherwise)
+    }
+    // A server that is slow to take the probe has not shown that the listening connection is silent.
+    this.#cancel = realWorld.after(this.#timeoutMs, retry)
+    this.#host.probe(again ? undefined : this.subscriber, probe).then(
+      () => within(again ? this.#timeoutMs : PROBE_MS, silent),
+      () => within(RETRY_MS, retry),
+    )
   }
 
   #probeLater(): void {
     this.#cancel?.()
-    this.#cancel = realWorld.after(PROBE_EVERY_MS, () => {
-      if (this.#listeners.size + this.#revokedListeners.size > 0) this.#sendProbe()
-      else this.#probeLater()
-    })
+    const pauseMs = this.#probeEveryMs * (0.8 + 0.2 * realWorld.random())
+    const wait = (ms: number): void => {
+      this.#cancel = realWorld.after(ms, () => {
+        const silentMs = realWorld.now() - this.#arrivedAt
+        // Not live: only a probe shows that notifications arrive again.
+        if (this.#live && silentMs < pauseMs) wait(pauseMs - silentMs)
+        else if (this.#isWatched()) this.#sendProbe()
+        else this.#probeLater()
+      })
+    }
+    wait(pauseMs)
+  }
+
+  #isWatched(): boolean {
+    return this.#listeners.size + this.#revokedListeners.size > 0
   }
 
   #onNotification(payload: string, own: boolean): void {
-    if (own && payload.startsWith('probe ')) {
-      // A late probe counts too: notifications do arrive.
-      this.#probeArrived = true
-      this.#verdict(true)
-      if (payload === `probe ${this.#probe}`) this.#probeLater()
+    this.#arrivedAt = realWorld.now()
+    if (payload.startsWith('probe ')) {
+      // A late probe counts too: notifications do arrive. One to all stores proves nothing before one of our own has arrived.
+      this.#probeArrived ||= own
+      if (this.#probeArrived) {
+        this.#probe++
+        this.#verdict(true)
+        this.#probeLater()
+      }
       return
     }
     const message = parse(payload)

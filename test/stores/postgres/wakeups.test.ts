@@ -6,6 +6,9 @@ import { createLocks, type Locks } from '../../../src/locks.js'
 import { ALL, type Claim, type LeaseId, type Store, type StoreEvent } from '../../../src/store.js'
 import { guardedWrite, migrate, type PostgresOptions } from '../../../src/stores/postgres/index.js'
 import { mustBeBefore, unhurried } from '../../../src/testing/unhurried.js'
+import { driverOf } from '../../../src/clients/postgres/open.js'
+import { schemaNames } from '../../../src/stores/postgres/schema.js'
+import { PostgresWakeups } from '../../../src/stores/postgres/wakeups.js'
 import { type Library, storeAt } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
@@ -344,6 +347,37 @@ describe('queue entries', () => {
     })
   })
 
+  test('of one owner under several keys are renewed each for its own time, and no other of that owner', async () => {
+    const { store } = open()
+    const names = [newName(), newName(), newName(), newName()]
+    for (const name of names) {
+      await store.acquire([claimOf(name, 'holder')])
+      await store.acquire([{ ...claimOf(name, 'waiter'), queueMs: 20_000 }])
+      await store.acquire([{ ...claimOf(name, `behind in ${name}`), queueMs: 20_000 }])
+    }
+    const entry = (n: number, owner: string, ttlMs: number) => ({ key: `lock:${names[n]}`, owner, ttlMs, queued: true })
+    const answers = await store.renew([
+      entry(0, 'waiter', 60_000),
+      entry(1, `behind in ${names[0]}`, 60_000),
+      entry(1, 'waiter', 60_000),
+      entry(2, 'waiter', 90_000),
+      entry(2, `behind in ${names[2]}`, 60_000),
+    ])
+    expect(answers).toMatchObject([
+      { outcome: 'waiting', ahead: 0 },
+      { outcome: 'gone' },
+      { outcome: 'waiting', ahead: 0 },
+      { outcome: 'waiting', ahead: 0 },
+      { outcome: 'waiting', ahead: 1 },
+    ])
+    const { rows } = await pool.query(
+      `select owner, round(date_part('epoch', expires_at - clock_timestamp()) / 10) * 10 as s from leasehold_queue
+       where key = any ($1) order by key, arrival`,
+      [names.map((name) => `lock:${name}`)],
+    )
+    expect(rows.map(({ s }) => s)).toEqual([60, 20, 60, 20, 90, 60, 20, 20])
+  })
+
   test('are renewed beside one that another transaction is writing to, which is answered and left as it is', async () => {
     const { store } = open()
     const name = newName()
@@ -385,6 +419,86 @@ describe('queue entries', () => {
     ])
     await client.query('rollback')
     client.release()
+  })
+})
+
+describe('probes', () => {
+  /** Wake-ups with a connection of their own. `before`: what each probe waits for. */
+  function wakeupsOf(probeEveryMs: number, before: () => Promise<unknown> = async () => {}): PostgresWakeups {
+    const own = new Pool({ connectionString: server.url, max: 1 })
+    const host = {
+      channelOf: async (subscriber: string) =>
+        (await pool.query('select leasehold_channel($1) as c', [subscriber])).rows[0].c,
+      probe: async (subscriber: string | undefined, n: number) => {
+        await before()
+        await pool.query('select leasehold_probe($1, $2)', [subscriber, n])
+      },
+      onBack: () => {},
+    }
+    const wakeups = new PostgresWakeups(driverOf(own), schemaNames('public').channel, 3_000, host, probeEveryMs)
+    closing.push(
+      () => own.end(),
+      () => wakeups.close(),
+    )
+    return wakeups
+  }
+
+  test('that a busy server takes late do not make a store give up its listening connection', async () => {
+    const wakeups = wakeupsOf(10_000, () => pool.query('select pg_sleep(1.5)'))
+    const listeners = async (): Promise<number[]> =>
+      (
+        await pool.query(`select pid from pg_stat_activity where query = 'SELECT 1' and state = 'idle' order by pid`)
+      ).rows.map(({ pid }) => pid)
+    const before = new Set(await listeners())
+    const { ready } = wakeups.watch('lock:late', () => {})
+    await expect.poll(async () => (await listeners()).filter((pid) => !before.has(pid))).toHaveLength(1)
+    const opened = (await listeners()).filter((pid) => !before.has(pid))
+    expect(await ready).toBe(true)
+    expect(await listeners()).toEqual(expect.arrayContaining(opened))
+  })
+
+  test('that fail are sent again, and events arrive as soon as one does', async () => {
+    let failures = 2
+    const wakeups = wakeupsOf(10_000, async () => {
+      if (failures-- > 0) throw new Error('no connection')
+    })
+    const watch = wakeups.watch('lock:failing', () => {})
+    await expect.poll(() => watch.live(), { timeout: 8_000 }).toBe(true)
+    expect(failures).toBe(-1)
+  })
+
+  test('of one store serve all that listen', async () => {
+    const channel = schemaNames('public').channel
+    const all = Array.from({ length: 8 }, () => wakeupsOf(500))
+    const watches = all.map((wakeups) => wakeups.watch('lock:probed', () => {}))
+    for (const { ready } of watches) expect(await ready).toBe(true)
+    const heard = await listener(channel)
+    const began = performance.now()
+    await expect.poll(() => heard.length, { timeout: 20_000 }).toBeGreaterThanOrEqual(10)
+    // Each by itself, 8 stores send 10 probes in two pauses.
+    expect(performance.now() - began).toBeGreaterThan(4 * 400)
+    expect(watches.map(({ live }) => live())).toEqual(watches.map(() => true))
+  })
+
+  test('to all stores prove nothing to one whose own has not arrived', async () => {
+    const channel = schemaNames('public').channel
+    const own = new Pool({ connectionString: server.url, max: 1 })
+    const host = { channelOf: async () => 'leasehold_of_nobody', probe: async () => {}, onBack: () => {} }
+    const wakeups = new PostgresWakeups(driverOf(own), channel, 500, host)
+    closing.push(
+      () => own.end(),
+      () => wakeups.close(),
+    )
+    const changes: StoreEvent[] = []
+    const watch = wakeups.watch('lock:unproven', (event) => changes.push(event))
+    await expect
+      .poll(async () => {
+        await pool.query('select leasehold_probe(null, 1)')
+        await pool.query('select pg_notify($1, $2)', [channel, JSON.stringify(['changed', 'lock:unproven'])])
+        return changes.length
+      })
+      .toBeGreaterThan(0)
+    expect(watch.live()).toBe(false)
   })
 })
 
