@@ -81,21 +81,19 @@ test('a dropped lock whose signal was read once is abandoned, and one whose sign
 async function minuteOf(requests: number): Promise<{ fired: number; sent: number; cpuMs: number }> {
   const world = new VirtualWorld(1)
   let [fired, sent] = [0, 0]
-  const counting: World = {
-    ...world,
-    after: (ms, run) =>
-      world.after(ms, () => {
-        fired++
-        run()
-      }),
-  }
+  const { now, date, random, bytes } = world
+  const after: World['after'] = (ms, run) =>
+    world.after(ms, () => {
+      fired++
+      run()
+    })
   const store = memory({ world })
   const renew = store.renew.bind(store)
   store.renew = (renewals) => {
     sent += renewals.length
     return renew(renewals)
   }
-  const locks = new Locks(store, {}, counting)
+  const locks = new Locks(store, {}, { now, date, random, bytes, after })
   let release!: () => void
   void locks.request('r', () => new Promise<void>((resolve) => (release = resolve)))
   const pending = Array.from({ length: requests }, () => locks.request('r', () => {}))

@@ -81,7 +81,7 @@ export class ServerFunctions {
   }
 
   /**
-   * The same for releases. Their notifications are sent by a second message behind the first on that connection, so that the
+   * The same for releases. Their notifications are sent by a second message on that connection when the first was answered, so that the
    * releasing process does not wait for them; in the pool the second message might take another connection, so there the
    * release sends them itself.
    */

@@ -6,7 +6,6 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { idempotentHandler } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
-import { until } from '../../../testbed/store-fixtures.js'
 import { type ExpressHandler, type ExpressRequest, expresses, gate, listen, post, timeOut } from './express-versions.js'
 import { VirtualLocks } from './virtual-locks.js'
 
