@@ -115,10 +115,9 @@ export const etcd: Scenario[] = [
     target: 'a tenth of etcd3',
     place: 'etcd',
     metrics: [{ name: CLIENT, unit: 'ms', better: 'lower' }],
-    // V8 compiles for minutes what runs every two seconds: shorter slices would measure its compilers.
-    seconds: 60,
-    sliceMs: 5 * PERIOD_MS,
-    warmUpMs: 12 * PERIOD_MS,
+    seconds: 30,
+    sliceMs: 2 * PERIOD_MS,
+    warmUpMs: 4 * PERIOD_MS,
     base: 'etcd3',
     libraries: {
       etcd3: { kind: 'peer', open: holding(etcd3With(HELD_TTL_S)) },
