@@ -12,8 +12,9 @@ export function clientOf(library: Library, url: string, max = 5): { client: Post
     const pool = new Pool({ connectionString: url, max })
     return { client: pool, end: async () => void (pool.ending || (await pool.end())) }
   }
-  // As docs/stores/postgres.md advises: by default it pauses for up to 20 s before it connects again.
-  const sql = postgresJs(url, { max, onnotice: () => {}, backoff: () => 0.1 })
+  // As docs/stores/postgres.md advises: by default it pauses for up to 20 s before it connects again, and a connection that the
+  // server ends while it asks for types rejects a promise that nobody handles.
+  const sql = postgresJs(url, { max, onnotice: () => {}, backoff: () => 0.1, fetch_types: false })
   return { client: sql as unknown as PostgresClient, end: () => sql.end({ timeout: 1 }) }
 }
 

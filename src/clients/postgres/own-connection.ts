@@ -31,6 +31,9 @@ const BROKEN_MS = 50
 /** After a failed attempt to connect, calls fail at once for this many milliseconds, so that they take the user's pool without delay. */
 const PAUSE_MS = 1_000
 
+/** Bounds how long `close()` waits for messages that are under way, in milliseconds. Longer, and a server that is gone delays the end of a process. */
+const CLOSE_MS = 500
+
 export interface MessageOptions {
   /** Overtakes messages that are not urgent. */
   urgent?: boolean
@@ -58,6 +61,8 @@ export class OwnConnection {
   /** Fails the message that is under way, because its connection broke. */
   #fail: (() => void) | undefined
   #busy = false
+  /** Settles when all messages have been answered. */
+  #working: Promise<void> = Promise.resolve()
   #notBefore = 0
   #users = 0
 
@@ -74,13 +79,13 @@ export class OwnConnection {
     return new Promise((resolve, reject) => {
       const jobs = urgent ? this.#urgent : this.#others
       jobs.push({ sql, afterwards, timeoutMs, resolve, reject })
-      if (!this.#busy) void this.#work()
+      if (!this.#busy) this.#start()
     })
   }
 
   /** Opens the connection, so that the first release need not wait for it. */
   warm(): void {
-    if (!this.#session && !this.#busy) void this.#work()
+    if (!this.#session && !this.#busy && this.#users > 0) this.#start()
   }
 
   /** Counts one more store. The connection is closed with the last. */
@@ -91,12 +96,25 @@ export class OwnConnection {
 
   async close(): Promise<void> {
     if (--this.#users > 0) return
+    // The timer keeps the process alive, because the caller awaits `close()`.
+    let cancel = (): void => {}
+    const late = new Promise<void>((resolve) => (cancel = realWorld.after(CLOSE_MS, resolve, true)))
+    await Promise.race([this.#working, late])
+    cancel()
+    await this.#end()
+  }
+
+  async #end(): Promise<void> {
     const session = this.#session
     this.#session = undefined
     await session?.then(
       (open) => open.end(),
       () => {},
     )
+  }
+
+  #start(): void {
+    this.#working = this.#work()
   }
 
   async #work(): Promise<void> {
@@ -115,7 +133,9 @@ export class OwnConnection {
     }
     session.keepAlive(false)
     this.#busy = false
-    if (this.#urgent.length + this.#others.length > 0) void this.#work()
+    if (this.#urgent.length + this.#others.length > 0) await this.#work()
+    // A call that was answered after the last store had closed has opened the connection again.
+    else if (this.#users <= 0) await this.#end()
   }
 
   #next(): PendingMessage | undefined {

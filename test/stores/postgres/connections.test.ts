@@ -3,6 +3,7 @@ import { Pool } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/locks.js'
+import { ALL } from '../../../src/store.js'
 import { migrate, postgres } from '../../../src/stores/postgres/index.js'
 import { clientOf, type Library } from '../../../testbed/postgres/fixture.js'
 
@@ -40,7 +41,9 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     await end()
   })
 
-  test.concurrent('a process that holds and waits, with three stores on one client, has two connections besides its pool', async () => {
+  test.concurrent('a process that holds and waits, with three stores on one client, has two connections besides its pool', async ({
+    expect,
+  }) => {
     const url = await database()
     const { client, end } = clientOf(library, url, 2)
     const stores = [1, 2, 3].map(() => postgres(client))
@@ -58,6 +61,33 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     await Promise.all(stores.map((store) => store.close()))
     await end()
     await expect.poll(() => server.psql(`select count(*) from pg_stat_activity where datname = '${name}'`)).toBe('0')
+  })
+
+  test.concurrent('a store that is closed while calls are under way leaves no connection behind', async ({
+    expect,
+  }) => {
+    const url = await database()
+    const { client, end } = clientOf(library, url, 3)
+    const store = postgres(client)
+    const claims = Array.from({ length: 300 }, (_, i) => ({
+      ...{ key: `lock:closing ${i}`, owner: `owner ${i}` },
+      ...{ weight: ALL, capacity: ALL, ttlMs: 30_000 },
+    }))
+    for (let i = 0; i < 300; i += 100) await store.acquire(claims.slice(i, i + 100))
+    const blocker = new Pool({ connectionString: url, max: 1 })
+    await blocker.query(`begin; select acquire_lock('late', 'sql')`)
+    const late = store.acquire([{ ...(claims[0] as (typeof claims)[0]), key: 'lock:late' }])
+    const released = claims.map((claim) => store.release([claim]))
+    await store.close()
+    expect((await Promise.all(released)).flat().filter(({ outcome }) => outcome !== 'released')).toEqual([])
+    await blocker.query('rollback')
+    expect(await late).toMatchObject([{ granted: true }])
+    await blocker.end()
+    await end()
+    const name = new URL(url).pathname.slice(1)
+    await expect
+      .poll(() => server.psql(`select count(*) from pg_stat_activity where datname = '${name}'`), { timeout: 5_000 })
+      .toBe('0')
   })
 
   test.concurrent('heartbeats and releases take the pool where no further connection can be had', async () => {

@@ -173,6 +173,30 @@ test('the function alone refuses too, for callers in any language', async () => 
   await expect(pool.query(`select leasehold_guard('any', 40)`)).rejects.toMatchObject({ code: 'LH001', detail: '41' })
 })
 
+test('a guard never calls a function of the same name that another role made, however small its token is', async () => {
+  await pool.query('create role other login; grant create on schema public to other')
+  const other = new Pool({ connectionString: server.url.replace('postgres@', 'other@'), max: 1 })
+  for (const types of ['text, integer', 'text, smallint', 'varchar, integer', 'text, numeric', 'unknown, integer'])
+    await other
+      .query(`create function leasehold_guard(${types}) returns void language plpgsql as
+        $$ begin raise 'the code of another role runs as %', current_user; end $$`)
+      .catch(() => {})
+  await other.end()
+  const client = await pool.connect()
+  try {
+    for (const token of [5n, -5n, 3_000_000_000n, -(2n ** 63n)]) {
+      await client.query('begin')
+      await guard(client, { resource: `small ${token}`, token })
+      await client.query('commit')
+    }
+  } finally {
+    client.release()
+  }
+  const { rows } = await pool.query(`select token from leasehold_guards where resource like 'small %' order by token`)
+  expect(rows.map(({ token }) => token)).toEqual([String(-(2n ** 63n)), '-5', '5', '3000000000'])
+  await pool.query(`drop owned by other; drop role other`)
+})
+
 test('a guard on a whole pool is refused: it would be apart from the write', async () => {
   await expect(guard(pool, { resource: 'a', token: 1n })).rejects.toThrow(InvalidOptionError)
   await expect(guard(sql, { resource: 'a', token: 1n })).rejects.toThrow(InvalidOptionError)
