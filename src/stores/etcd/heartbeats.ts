@@ -22,17 +22,17 @@ export interface SentCheck {
 }
 
 /** What was made for a heartbeat. */
-export interface Heartbeat {
+export interface PreparedHeartbeat {
   readonly items: Pending[]
   readonly checks: SentCheck[]
 }
 
 export class Heartbeats {
   /** Those that are not under way, by their first renewal. */
-  readonly #idle = new WeakMap<Renewal, Heartbeat>()
+  readonly #idle = new WeakMap<Renewal, PreparedHeartbeat>()
 
   /** Taken away until it has been answered: a heartbeat that was not answered in time may be followed by the next. */
-  take([first]: readonly Renewal[]): Heartbeat | undefined {
+  take([first]: readonly Renewal[]): PreparedHeartbeat | undefined {
     const before = first && this.#idle.get(first)
     if (before) this.#idle.delete(first)
     return before

@@ -26,15 +26,15 @@ export class AdvisoryInspector {
     heldLocks: HeldLocks,
     queue: ServerQueue,
     sessions: AdvisorySessions,
-    revokeHere: (id: LockId) => Promise<Holding[]>,
+    options: { timeoutMs: number; revokeHere: (id: LockId) => Promise<Holding[]> },
   ) {
     this.#world = world
     this.#keys = keys
     this.#heldLocks = heldLocks
     this.#queue = queue
     this.#sessions = sessions
-    this.#revokeHere = revokeHere
-    this.#peers = new PeerQueries(world, sessions, (query) => this.#answer(query))
+    this.#revokeHere = options.revokeHere
+    this.#peers = new PeerQueries(world, sessions, options.timeoutMs, (query) => this.#answer(query))
   }
 
   receive(channel: string, payload: string): void {

@@ -42,11 +42,15 @@ interface PeerReply extends PeerReport {
   more: boolean
 }
 
+/** LIST_REPLY_MS: how long other processes have to reply to a listing, which then shows their locks without names. */
+const LIST_REPLY_MS = 1_000
+
 /**
- * REPLY_MS: how long other processes have to reply. A live process replies within milliseconds; one that does not loses
- * its sessions within their ttl.
+ * REVOKE_REPLY_SHARE: how long they have to release a lock, as a share of the time limit of a call. A process that does not reply
+ * loses its session with all locks on it, so one that only stood still for a moment must be waited for; and there has to
+ * be time left to end the session.
  */
-const REPLY_MS = 1_000
+const REVOKE_REPLY_SHARE = 0.4
 
 /** MAX_PAYLOAD: bytes of one message at most. PostgreSQL carries payloads of less than 8,000 bytes. */
 const MAX_PAYLOAD = 7_500
@@ -60,6 +64,7 @@ const MAX_SEEN = 1_000
  */
 export class PeerQueries {
   readonly #world: World
+  readonly #timeoutMs: number
   readonly #sessions: AdvisorySessions
   readonly #answer: (query: PeerQuery) => Promise<PeerReport>
   readonly #replyChannel: string
@@ -69,8 +74,15 @@ export class PeerQueries {
   readonly #seen = new Set<string>()
   #counter = 0
 
-  constructor(world: World, sessions: AdvisorySessions, answer: (query: PeerQuery) => Promise<PeerReport>) {
+  /** `timeoutMs`: the time limit of a call. */
+  constructor(
+    world: World,
+    sessions: AdvisorySessions,
+    timeoutMs: number,
+    answer: (query: PeerQuery) => Promise<PeerReport>,
+  ) {
     this.#world = world
+    this.#timeoutMs = timeoutMs
     this.#replyChannel = `leasehold_${Buffer.from(world.bytes()).toString('hex', 0, 8)}`
     this.#sessions = sessions
     this.#answer = answer
@@ -111,7 +123,8 @@ export class PeerQueries {
           if (!reply.more) for (const pid of reply.pids) missing.delete(pid)
           if (missing.size === 0) resolve()
         })
-        this.#world.after(REPLY_MS, resolve, true)
+        const replyMs = query.ask === 'revoke' ? this.#timeoutMs * REVOKE_REPLY_SHARE : LIST_REPLY_MS
+        this.#world.after(replyMs, resolve, true)
       })
       const message: PeerMessage = { n, to: this.#replyChannel, query }
       await session.query('SELECT pg_notify($1, $2)', [QUERY_CHANNEL, JSON.stringify(message)])

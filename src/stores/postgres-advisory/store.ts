@@ -75,9 +75,10 @@ export class AdvisoryStore implements Store {
     this.#queue = queue
     this.#releasing = new Releasing(world, keys, heldLocks, queue)
     this.#acquiring = new Acquiring(keys, heldLocks, sessions, queue, this.#releasing)
-    this.#inspector = new AdvisoryInspector(world, keys, heldLocks, queue, sessions, (id) =>
-      this.#releasing.revoke(id, (removed) => this.#announceRevoked(removed)),
-    )
+    this.#inspector = new AdvisoryInspector(world, keys, heldLocks, queue, sessions, {
+      timeoutMs,
+      revokeHere: (id) => this.#releasing.revoke(id, (removed) => this.#announceRevoked(removed)),
+    })
   }
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {

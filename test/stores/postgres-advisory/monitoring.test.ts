@@ -116,6 +116,21 @@ describe('forceRelease()', () => {
     expect(await other.release()).toBe(true)
   })
 
+  test('forceRelease() waits for a process that stood still for more than a second, and leaves its other locks alone', async () => {
+    const process = new OtherProcess('both', fixture.url, 'still:60000,untouched:60000')
+    await process.says('all held')
+    process.signal('SIGSTOP')
+    // The default time limit is 5 s, of which a holder gets two; here it gets enough for a busy machine.
+    const locks = createLocks(fixture.store({ timeout: '20s' }))
+    const cutting = locks.forceRelease('still')
+    setTimeout(() => process.signal('SIGCONT'), 1_300)
+    expect(await cutting).toMatchObject([{ name: 'still' }])
+    await process.says('lost still')
+    expect(await locks.tryAcquire('still')).not.toBeNull()
+    expect(await locks.tryAcquire('untouched')).toBeNull()
+    await process.end()
+  })
+
   test('forceRelease() ends the session of a process that does not answer', async () => {
     const process = new OtherProcess('hold', fixture.url, 'deaf', '60000')
     await process.says('held')

@@ -48,6 +48,8 @@ class Side {
   readonly store: Store
   readonly tokens: Map<string, bigint> = new Map()
   readonly granted: string[] = []
+  /** By key, how many hold it. */
+  readonly #holders = new Map<string, number>()
   readonly #schema: string
 
   constructor(schema: string, files: SqlFiles) {
@@ -107,21 +109,27 @@ class Side {
     const held = await pool.query(
       `select key, owner, token from ${this.#schema}.leasehold_leases where owner is not null`,
     )
-    for (const { key, owner, token } of held.rows) this.tokens.set(`${key} ${owner}`, BigInt(token))
+    this.#holders.clear()
+    for (const { key, owner, token } of held.rows) {
+      this.tokens.set(`${key} ${owner}`, BigInt(token))
+      this.#holders.set(key, (this.#holders.get(key) ?? 0) + 1)
+    }
     return { leases: leases.rows, queue: queue.rows }
   }
 
   #seen(answer: Answer, { key, owner, ttlMs }: Claim): unknown {
     if (answer.granted === true) {
       this.tokens.set(`${key} ${owner}`, answer.token)
+      this.#holders.set(key, (this.#holders.get(key) ?? 0) + 1)
       return { granted: true, whole: answer.ttlMs === ttlMs }
     }
     if (answer.granted !== false) return answer
     const { ahead, blocker, newest } = answer
     const isNewest = blocker?.token !== undefined && newest !== undefined ? newest >= blocker.token : undefined
-    // Of several that were handed it at once, any is named.
-    const named =
-      (blocker?.ttlMs ?? 0) > 30_000 ? { owner: blocker?.owner, value: blocker?.value } : blocker !== undefined
+    // Of several that hold it, the one that ends first is named. Those that were granted it at once end together, or within
+    // microseconds, where a batch does not read the clock for each.
+    const isAlone = (this.#holders.get(key) ?? 0) <= 1
+    const named = isAlone ? { owner: blocker?.owner, value: blocker?.value } : blocker !== undefined
     return { granted: false, ahead, blocker: named, isNewest }
   }
 }
