@@ -77,7 +77,7 @@ class Side {
     const arrived = new Promise<void>((resolve) => (synced = resolve))
     await this.client.publish('sync', '')
     await arrived
-    return { answer: comparable(answer), published: [...published] }
+    return { answer: comparable(answer), published: withoutChoice(published) }
   }
 
   /** Everything that is kept, without what differs by when it was written. */
@@ -100,6 +100,22 @@ class Side {
     }
     return kept
   }
+}
+
+/**
+ * Where several readers are cut off, the one that ends last is named to those who watch. Which one that is may depend on a
+ * millisecond.
+ */
+function withoutChoice(messages: readonly string[]): string[] {
+  const revoked = messages
+    .filter((message) => message.startsWith(`${REVOKED} `))
+    .map((message) => message.split(' ').slice(2))
+  const several = new Set(revoked.filter((owners) => owners.length > 1).flat())
+  return messages.map((message) =>
+    message.startsWith(`${REVOKED} `)
+      ? message
+      : message.replace(/\S+#abcdefgh/g, (owner) => (several.has(owner) ? 'one of them' : owner)),
+  )
 }
 
 /** Times differ by as long as a question took. */
