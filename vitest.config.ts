@@ -12,7 +12,7 @@ const PATIENT = [
   'test/stores/postgres/campaigns.test.ts',
   'test/stores/postgres-advisory/{history,losses,monitoring,transaction}.test.ts',
   'test/stores/redis/sentinel.test.ts',
-  'test/stores/redis/{cluster-faults,listening,replicas}.test.ts',
+  'test/stores/redis/{cluster,cluster-faults,listening,replicas}.test.ts',
   'test/primitives/http/*.test.ts',
   'test/core/{keep-alive,ownership,presentation,secrets,why-processes}.test.ts',
   'test/stores/{etcd,postgres,redis,redlock}/faults.test.ts',
