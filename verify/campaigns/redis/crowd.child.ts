@@ -1,4 +1,4 @@
-// One process of the crowd: asks for the lock 25 times at once, and reports when it had it.
+// One process of the crowd: asks for the lock many times at once, and reports when it had it.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Redis } from 'ioredis'
 import { createLocks } from '../../../src/index.js'
