@@ -58,7 +58,7 @@ export class PostgresWakeups {
   /** A probe has arrived on the connection as it is now. */
   #probeArrived = false
   #probe = 0
-  /** When the last notification arrived, whoever sent it. */
+  /** When the last notification arrived, from any store. */
   #arrivedAt = 0
   #cancel: (() => void) | undefined
   /** Watches that await the first verdict on whether events arrive. Undefined once there is one. */
