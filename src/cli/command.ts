@@ -44,16 +44,18 @@ export interface OptionSpec {
 /** The arguments after the command's name, checked against the options that the command takes. */
 export class Input {
   readonly positionals: readonly string[]
-  /** What followed `--`; undefined if there was none. */
+  /** The user's command, which followed `--`; undefined if there was none. */
   readonly rest: readonly string[] | undefined
   readonly #values: ReadonlyMap<string, string | true>
 
   constructor(command: Command, argv: readonly string[]) {
     const end = argv.indexOf('--')
-    this.rest = end === -1 ? undefined : argv.slice(end + 1)
+    const after = end === -1 ? undefined : argv.slice(end + 1)
     const { values, positionals } = parse(command, end === -1 ? argv : argv.slice(0, end))
     this.#values = values
-    this.positionals = positionals
+    this.rest = command.runsCommand ? after : undefined
+    // Where no command follows, "--" ends the options, as everywhere: a name may begin with "-".
+    this.positionals = command.runsCommand ? positionals : [...positionals, ...(after ?? [])]
   }
 
   has(option: string): boolean {
@@ -93,6 +95,12 @@ export class Input {
     if (first === undefined) throw new UsageError(`${what} is missing`)
     if (second !== undefined) throw new UsageError(`one ${what} is enough; what is ${describe(second)}?`)
     return first
+  }
+
+  /** Refuses positional arguments. "doctor redis://db" would otherwise examine the default store, and call that one safe. */
+  none(command: string): void {
+    if (this.positionals.length === 0) return
+    throw new UsageError(`${command} takes no argument; name the store with --store`)
   }
 
   /** The only positional argument, if there is any. */

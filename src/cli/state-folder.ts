@@ -37,6 +37,16 @@ export function currentAccount(): UserAccount {
  */
 export function defaultFile(account: UserAccount): string {
   const folder = join(stateHome(account), 'leasehold')
+  try {
+    return fileIn(folder, account)
+  } catch (cause) {
+    if (cause instanceof StoreUnavailableError) throw cause
+    // A read-only file system, a folder without rights: the exit status must not say that a lock was lost.
+    throw new StoreUnavailableError(`${folder}, where locks are kept by default, cannot be used`, { cause })
+  }
+}
+
+function fileIn(folder: string, account: UserAccount): string {
   // Checked before anything is made: root would leave folders of its own in a home whose user could not use them any more.
   if (account.uid !== -1) refuseReplaceable(nearestExisting(dirname(folder)), account)
   try {

@@ -44,7 +44,9 @@ export function sharedStoreUrl(input: Input): string {
 /** The URL from the options, from the named file, or from the environment. */
 export function storeUrl(input: Input): string | undefined {
   const file = input.value('store-file')
-  if (file === undefined) return input.value('store') || process.env.LEASEHOLD_STORE || undefined
+  // With --store "$URL" and URL unset, a lock for all machines would become one for this user and this machine.
+  if (input.value('store') === '') throw new UsageError('--store takes URL; it was empty')
+  if (file === undefined) return input.value('store') ?? (process.env.LEASEHOLD_STORE || undefined)
   if (input.has('store')) throw new UsageError('--store and --store-file exclude each other')
   return urlIn(file)
 }
@@ -84,7 +86,9 @@ export function secretLineIn(option: string, file: string): string {
   }
   try {
     // fstat, not stat: another file may have this name by now.
-    const { mode, uid } = fstatSync(descriptor)
+    const facts = fstatSync(descriptor)
+    const { mode, uid } = facts
+    if (facts.isDirectory()) throw refuse('it is a directory')
     const self = process.geteuid?.()
     if (self !== undefined && uid !== self && uid !== 0) throw refuse(`it belongs to another user (${uid})`)
     if (self !== undefined && mode & 0o077) throw refuse(`others can read or change it; run: chmod 600 ${file}`)

@@ -57,6 +57,17 @@ test('PgBouncer: transaction mode is found, session mode is fine', async () => {
   expect(shown(await diagnose(advisory(sessions.url)))).toEqual([])
 })
 
+test('a schema in which every role may create is found', async () => {
+  await server.psql('grant create on schema public to public')
+  try {
+    const { findings, safe } = await diagnose(server.url)
+    expect(findings).toMatchObject([{ id: 'postgres.creators', severity: 'warning' }])
+    expect(safe).toBe(true)
+  } finally {
+    await server.psql('revoke create on schema public from public')
+  }
+})
+
 test('a standby instead of the primary is found', async () => {
   expect(shown(await diagnose(standby.url))).toEqual(['danger postgres.writable'])
   expect(shown(await diagnose(advisory(standby.url)))).toEqual(['danger advisory.writable'])

@@ -1,5 +1,7 @@
+import { once } from 'node:events'
 import { expect, test } from 'vitest'
 import { openLocks } from '../../src/index.js'
+import { startProxy, startRedis } from '../../testbed/servers/index.js'
 import { CliFixture, isAlive, until } from './harness.js'
 
 const fixture = new CliFixture()
@@ -113,6 +115,32 @@ test('a signal ends a candidate that waits, and leaves no queue entry behind', a
   expect(await queue()).toEqual([])
   leader.closeStdin()
   expect((await leader.ended).code).toBe(4)
+})
+
+test('a signal that comes while the store is opened ends a candidate, too', async () => {
+  await using redis = await startRedis()
+  await using proxy = await startProxy(redis.port)
+  const locks = await openLocks(redis.url)
+  const leads = new AbortController()
+  const leader = locks.election('slow').run(({ signal }) => once(signal, 'abort'), { signal: leads.signal })
+  await until('it leads', async () => (await locks.inspect('slow', { kind: 'election' })).holders.length === 1)
+  proxy.stall('replies')
+  const waiting = fixture.leasehold(
+    'elect',
+    'slow',
+    '--store',
+    `redis://127.0.0.1:${proxy.port}`,
+    '--',
+    'echo',
+    'never',
+  )
+  await until('it asks the store', () => proxy.connections > 0)
+  waiting.signal('SIGTERM')
+  await proxy.heal()
+  expect(await waiting.ended).toMatchObject({ code: 143, stdout: '' })
+  leads.abort()
+  await leader
+  await locks.close()
 })
 
 test('elect exits with 127 without its command, 69 without its store, and 64 without a name', async () => {

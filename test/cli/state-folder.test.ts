@@ -38,6 +38,21 @@ test('a folder to which others may write is refused with 69 and the command that
   expect(code).toBe(69)
 })
 
+test('a file that cannot be made is an outage with a reason, not a lost lock', async () => {
+  // The path of the folder is short enough for the kernel, that of the file in it is not. Root is refused, too.
+  const MOST = 4_095
+  let state = newHome()
+  while (MOST - state.length > 262) state = join(state, 'x'.repeat(250))
+  const rest = MOST - state.length - '/leasehold'.length - 1
+  state = join(state, 'y'.repeat(rest))
+  const env = { LEASEHOLD_STORE: '', XDG_STATE_HOME: state }
+  const { code, stderr } = await fixture.start([...fixture.program, 'run', 'anything', '--', 'true'], env).ended
+  expect(stderr).toContain('leasehold, where locks are kept by default, cannot be used\n')
+  expect(stderr).toContain('ENAMETOOLONG')
+  expect(stderr).not.toContain(' at ')
+  expect(code).toBe(69)
+})
+
 test('a folder and a file that others may only read are closed to them', () => {
   const home = newHome()
   const file = defaultFile(asker(home))

@@ -1,4 +1,4 @@
-import { chmodSync, writeFileSync } from 'node:fs'
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { CliFixture } from './harness.js'
 
@@ -19,6 +19,7 @@ test('--store-file refuses what others can read, what is missing and what is no 
     [[fileWith('group', url, 0o640)], 'others can read or change it; run: chmod 600 '],
     [[fileWith('world', url, 0o604)], 'others can read or change it; run: chmod 600 '],
     [[fixture.path('missing')], 'it cannot be read (ENOENT)'],
+    [[folderOfOwner('folder')], 'it is a directory'],
     [[fileWith('password', SECRET)], 'its first line is not the URL of a store'],
     [[fileWith('scheme', `${SECRET}+redis:x`)], 'its first line is not the URL of a store'],
     [[fileWith('unknown', `floppy://:${SECRET}@a`)], 'is not one of a store: store is wrong'],
@@ -31,6 +32,11 @@ test('--store-file refuses what others can read, what is missing and what is no 
     expect(ended.code).toBe(64)
   }
 })
+
+function folderOfOwner(name: string): string {
+  mkdirSync(fixture.path(name), { mode: 0o700 })
+  return fixture.path(name)
+}
 
 function fileWith(name: string, text: string, mode = 0o600): string {
   const file = fixture.path(name)

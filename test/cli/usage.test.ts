@@ -20,6 +20,11 @@ test('bad usage exits with 64 and says what was wrong, before anything is touche
     [['doctor', '--ignore', 'sqlite.spce'], 'unknown check "sqlite.spce" (did you mean "sqlite.space"? known: '],
     [['watch', '--interval', '1ms'], '--interval takes a duration from 100ms to 1h'],
     [['bench', '--for', '2m'], '--for takes a duration from 300ms to 30s'],
+    [['run', 'x', '--store', '', '--', 'true'], '--store takes URL; it was empty'],
+    [['doctor', 'redis://db'], 'doctor takes no argument; name the store with --store'],
+    [['bench', 'redis://db'], 'bench takes no argument; name the store with --store'],
+    [['migrate', '--print', 'postgres://db'], 'migrate takes no argument; name the store with --store'],
+    [['ls', 'a', '--', 'b'], 'one prefix is enough; what is "b"?'],
     [['ls', '--jsn'], 'unknown option "--jsn" (did you mean "--json"? known: --older-than, '],
   ]
   const ends = await Promise.all(wrong.map(([typed]) => fixture.leasehold(...typed).ended))
@@ -48,6 +53,19 @@ test.each([
   const start = async (): Promise<number> =>
     run.run(new Input(run, typed.split(' ').filter(Boolean)), { watchdogFile: 'not started', commands: async () => [] })
   await expect(start()).rejects.toThrow(says)
+})
+
+test('a name that begins with a dash comes after "--" where no command follows', async () => {
+  const holder = fixture.leasehold('run', 'x', '--', 'sh', '-c', 'echo ready; cat')
+  await holder.says('ready')
+  const [ls, show] = await Promise.all([
+    fixture.leasehold('ls', '--json', '--', '-no-such-prefix').ended,
+    fixture.leasehold('show', '--json', '--', '-x').ended,
+  ])
+  expect(JSON.parse(ls.stdout)).toEqual([])
+  expect(JSON.parse(show.stdout)).toMatchObject({ name: '-x', holders: [] })
+  holder.closeStdin()
+  expect((await holder.ended).code).toBe(0)
 })
 
 test('without a command it shows help, as bad usage', async () => {

@@ -28,6 +28,7 @@ const MIN_FOR_MS = 300
 const MAX_FOR_MS = 30_000
 
 async function benchStore(input: Input): Promise<number> {
+  input.none('bench')
   const forMs = input.duration('for', { min: MIN_FOR_MS, max: MAX_FOR_MS }) ?? 3_000
   const target = redact(sharedStoreUrl(input))
   let caught: NodeJS.Signals | undefined

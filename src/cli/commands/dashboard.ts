@@ -45,7 +45,7 @@ Prometheus reads /metrics.`,
 }
 
 async function serve(input: Input): Promise<number> {
-  if (input.positionals.length > 0) throw new UsageError('dashboard takes no argument; name the store with --store')
+  input.none('dashboard')
   const port = input.count('port', { least: 0, most: 65_535 }) ?? DEFAULT_PORT
   const host = input.value('host') ?? '127.0.0.1'
   const token = tokenOf(input)

@@ -34,6 +34,7 @@ made, 69 if it cannot be reached.`,
 const MIN_TTL_MS = 10
 
 async function examine(input: Input): Promise<number> {
+  input.none('doctor')
   const ttlMs = input.duration('ttl', { min: MIN_TTL_MS })
   const ignore = (input.value('ignore') ?? '').split(',').filter(Boolean)
   const url = sharedStoreUrl(input)

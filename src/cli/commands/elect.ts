@@ -67,6 +67,8 @@ async function campaign(election: Election, candidate: Candidate): Promise<numbe
   const { signals } = candidate
   const over = new AbortController()
   signals.ended.addEventListener('abort', () => over.abort())
+  // A signal that came while the store was opened aborted before there was a listener: the candidate would wait for ever.
+  if (signals.ended.aborted) over.abort()
   let status: number | undefined
   const work = async (leadership: Leadership): Promise<void> => {
     status = await leadOneTerm(leadership, candidate)

@@ -24,6 +24,7 @@ function acquire_lock that is not ours; --adopt takes their rows over.`,
 }
 
 async function migrateDatabase(input: Input): Promise<number> {
+  input.none('migrate')
   const url = storeUrl(input) ?? ''
   const isPostgres = /^postgres(ql)?:/.test(url)
   const { parseUrl } = await import('../../stores/postgres/open.js')
