@@ -89,6 +89,7 @@ export class Idempotency<A extends unknown[]> {
       throw new InvalidOptionError('scope', options?.scope, takes)
     }
     const known = knownOptions(options, OPTIONS)
+    checkTypes(known)
     const { header = 'Idempotency-Key', methods = ['POST', 'PATCH'], maxHold = '1h', wait = 0, retain, ttl } = known
     this.header = header.toLowerCase()
     this.maxBytes = bytesFrom(known.maxBytes)
@@ -149,6 +150,24 @@ export class Idempotency<A extends unknown[]> {
       )
     })
   }
+}
+
+/** Checked when the middleware is made: a `record` that is no function would fail only after a handler has run. */
+function checkTypes<A extends unknown[]>(options: IdempotencyOptions<A>): void {
+  const { header, methods, required, fingerprint, record } = options
+  const check = (name: string, value: unknown, isRight: boolean, takes: string): void => {
+    if (value !== undefined && !isRight) throw new InvalidOptionError(name, value, takes)
+  }
+  check('header', header, typeof header === 'string' && header !== '', 'the name of a header')
+  check(
+    'methods',
+    methods,
+    Array.isArray(methods) && methods.every((one) => typeof one === 'string'),
+    'a list of methods',
+  )
+  check('required', required, typeof required === 'boolean', 'true or false')
+  check('fingerprint', fingerprint, typeof fingerprint === 'function', 'a function')
+  check('record', record, typeof record === 'function', 'a function that is called with a status')
 }
 
 function isFinal(status: number): boolean {

@@ -52,12 +52,13 @@ function serve(run: IdempotentRun, maxBytes: number, response: ServerResponse, n
   capture = new ResponseCapture(response, target, maxBytes, {
     ended(captured) {
       const foreign = currentRun.getStore() !== run
-      run.finish(captured, foreign).then(
-        () => capture.open(),
-        (error: unknown) => {
+      run
+        .finish(captured, foreign)
+        // Middleware in front may throw when the head is sent (`on-headers`): nobody else would catch that.
+        .then(() => capture.open())
+        .catch((error: unknown) => {
           if (capture.fail(before)) next(error)
-        },
-      )
+        })
     },
   })
   response.once('close', () => {

@@ -50,10 +50,26 @@ export function idempotentHandler<Req extends NodeRequest, Res extends ServerRes
       if (decision.kind === 'answer') return sendWhole(response, decision.response)
       // The request was answered by a time-out, or its client left, while the store was asked: do not start the handler.
       if (isAnswered(response)) return await decision.run.release()
-      await new HandlerCall<Req, Res>(decision.run, idempotency.maxBytes, response, next).run(handler, request)
+      const call = await callUnder<Req, Res>(decision.run, idempotency.maxBytes, response, next)
+      await call.run(handler, request)
     } catch (error) {
       reportError(error, response, next)
     }
+  }
+}
+
+/** A response that cannot be made a second time (HTTP/2) must not leave its key in progress for `maxHold`. */
+async function callUnder<Req extends NodeRequest, Res extends ServerResponse>(
+  run: IdempotentRun,
+  maxBytes: number,
+  response: Res,
+  next: NodeNext | undefined,
+): Promise<HandlerCall<Req, Res>> {
+  try {
+    return new HandlerCall<Req, Res>(run, maxBytes, response, next)
+  } catch (error) {
+    await run.release()
+    throw error
   }
 }
 
@@ -68,6 +84,7 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
   /** Resolves when the response of the handler has been sent, or could not be. */
   #sent: Promise<void> | undefined
   #passedOn = false
+  #restore: () => void = () => {}
 
   constructor(run: IdempotentRun, maxBytes: number, response: Res, next: NodeNext | undefined) {
     this.#run = run
@@ -84,10 +101,11 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
     }
     this.#capture = new ResponseCapture(this.#handlerResponse, target, maxBytes, {
       ended: (captured) => {
-        this.#sent = run.finish(captured).then(
-          () => this.#open(),
-          (error: unknown) => this.#notRecorded(error),
-        )
+        this.#sent = run
+          .finish(captured)
+          // Middleware in front may throw when the head is sent (`on-headers`): nobody else would catch that.
+          .then(() => this.#open())
+          .catch((error: unknown) => this.#notSent(error))
       },
     })
     response.once('close', () => {
@@ -96,6 +114,7 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
   }
 
   async run(handler: NodeHandler<Req, Res>, request: Req): Promise<void> {
+    this.#swapOwn(request as { res?: unknown; next?: unknown })
     try {
       const returned = handler(request, this.#handlerResponse, (error) => this.#passOn(error))
       if (isPromise(returned)) {
@@ -110,8 +129,26 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
     await this.#sent
   }
 
-  /** Answers with an error: a response that was not recorded must not look as if it had been. */
-  #notRecorded(error: unknown): void {
+  /**
+   * Express keeps the response and `next` in the request, too, and its own `sendFile` and `render` use them: an answer through
+   * `request.res` would reach the client without a record, and the handler would run again. What the handler passes on sees the
+   * original ones there.
+   */
+  #swapOwn(request: { res?: unknown; next?: unknown }): void {
+    const { res, next } = request
+    if (res !== this.#response) return
+    request.res = this.#handlerResponse
+    const ours: NodeNext = (error) => this.#passOn(error)
+    if (typeof next === 'function') request.next = ours
+    this.#restore = () => {
+      if (request.res === this.#handlerResponse) request.res = res
+      if (request.next === ours) request.next = next
+    }
+  }
+
+  /** Answers with an error: a response that was not recorded must not look as if it had been, and one that cannot be sent is none. */
+  #notSent(error: unknown): void {
+    this.#restore()
     if (!this.#capture.fail(this.#before)) return
     if (this.#next) this.#next(error)
     else answerError(error, this.#response)
@@ -124,6 +161,7 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
       this.#capture.giveUp()
       await this.#run.release()
     }
+    this.#restore()
     if (this.#passedOn) return
     throw error
   }
@@ -131,7 +169,10 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
   #passOn(error: unknown): void {
     if (this.#passedOn) return
     this.#passedOn = true
-    const done = (): void => this.#next?.(error)
+    const done = (): void => {
+      this.#restore()
+      this.#next?.(error)
+    }
     if (this.#sent) return void this.#sent.then(done)
     this.#capture.giveUp()
     // With an error the handler has failed. Without one, another handler goes on with the request, and its end is unknown.

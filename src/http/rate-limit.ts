@@ -34,6 +34,19 @@ const MAX_KEY_LENGTH = 200
 
 const OPTIONS = ['key', 'cost', 'skip', 'body']
 
+/** Checked when the middleware is made: otherwise every request fails, and the first of them tells. */
+function checkOptions<A extends unknown[]>(limiter: Limiter, options: RateLimitOptions<A>): void {
+  if (typeof limiter?.take !== 'function')
+    throw new InvalidOptionError('limiter', limiter, 'what locks.limiter returns')
+  const { key, cost, skip, body } = knownOptions(options, OPTIONS)
+  for (const [name, value] of Object.entries({ key, skip, body })) {
+    if (value !== undefined && typeof value !== 'function') throw new InvalidOptionError(name, value, 'a function')
+  }
+  if (cost !== undefined && typeof cost !== 'function' && typeof cost !== 'number') {
+    throw new InvalidOptionError('cost', cost, 'a number or a function')
+  }
+}
+
 async function decide<A extends [{ method?: string | undefined }, ...unknown[]]>(
   limiter: Limiter,
   options: RateLimitOptions<A>,
@@ -82,7 +95,8 @@ export function limitFetch<A extends [Request, ...unknown[]]>(
   handler: (...args: A) => Response | Promise<Response>,
   options: RateLimitOptions<A> = {},
 ): (...args: A) => Promise<Response> {
-  knownOptions(options, OPTIONS)
+  checkOptions(limiter, options)
+  if (typeof handler !== 'function') throw new InvalidOptionError('handler', handler, 'a function')
   return async (...args) => {
     const decision = await decide(limiter, options, fetchAddress, args)
     if (decision?.refusal) {
@@ -90,21 +104,41 @@ export function limitFetch<A extends [Request, ...unknown[]]>(
       return new Response(body, { status, headers: { ...decision.headers, 'Content-Type': type } })
     }
     const response = await handler(...args)
-    return decision ? withHeaders(response, decision.headers) : response
+    return decision ? withHeaders(response, limiter, decision.headers) : response
   }
 }
 
-function withHeaders(response: Response, extra: Record<string, string>): Response {
+/** What a response shows of limits: the headers that its handler made, and those of each limiter. */
+interface ShownLimits {
+  made: Headers
+  added: Map<Limiter, Record<string, string>>
+}
+
+/** A handler may return one Response again and again (204 without a body): appended headers would grow with every request. */
+const shownBy = new WeakMap<Response, ShownLimits>()
+
+function withHeaders(response: Response, limiter: Limiter, extra: Record<string, string>): Response {
   // A network error has no headers and cannot be made again.
   if (response.type === 'error') return response
+  const shown = shownBy.get(response) ?? { made: new Headers(response.headers), added: new Map() }
+  shown.added.set(limiter, extra)
   try {
-    for (const [name, value] of Object.entries(extra)) response.headers.append(name, value)
+    addLimits(response.headers, shown)
+    shownBy.set(response, shown)
     return response
   } catch {
     // The headers are immutable, such as those of a response that was fetched.
     const headers = new Headers(response.headers)
-    for (const [name, value] of Object.entries(extra)) headers.append(name, value)
+    addLimits(headers, shown)
     return new Response(response.body, { status: response.status, statusText: response.statusText, headers })
+  }
+}
+
+function addLimits(headers: Headers, { made, added }: ShownLimits): void {
+  const all = [...added.values()]
+  for (const name of new Set(all.flatMap((each) => Object.keys(each)))) {
+    const values = all.map((each) => each[name]).filter((value) => value !== undefined)
+    headers.set(name, joined(made.get(name) ?? undefined, values.join(', ')))
   }
 }
 
@@ -137,7 +171,7 @@ export function limitExpress<Req extends NodeRequest, Res extends ServerResponse
   limiter: Limiter,
   options: RateLimitOptions<[Req, Res]> = {},
 ): NodeMiddleware<Req, Res> {
-  knownOptions(options, OPTIONS)
+  checkOptions(limiter, options)
   return (request, response, next) => {
     decide(limiter, options, nodeAddress, [request, response])
       .then((decision) => {
@@ -208,7 +242,7 @@ export function limitFastify<Req extends FastifyRequestLike, Rep extends Fastify
   limiter: Limiter,
   options: RateLimitOptions<[Req, Rep]> = {},
 ): (request: Req, reply: Rep) => Promise<unknown> {
-  knownOptions(options, OPTIONS)
+  checkOptions(limiter, options)
   return async (request, reply) => {
     const decision = await decide(limiter, options, fastifyAddress, [request, reply])
     // The request was answered while the store was asked: Fastify stops when a hook returns the reply.

@@ -76,8 +76,10 @@ export class ResponseCapture {
 
   writeHead(status: number, rest: readonly unknown[]): void {
     if (this.#headWritten || this.#state !== 'holding') throw headersSent('write')
+    const message = typeof rest[0] === 'string' ? rest[0] : undefined
+    refuseUnsendable(status, message ?? this.#handlerResponse.statusMessage)
     this.#handlerResponse.statusCode = status
-    if (typeof rest[0] === 'string') this.#handlerResponse.statusMessage = rest[0]
+    if (message !== undefined) this.#handlerResponse.statusMessage = message
     addAll(this.#handlerResponse, rest.at(-1))
     this.#headWritten = true
   }
@@ -112,6 +114,7 @@ export class ResponseCapture {
       process.nextTick(() => call?.(new Error('the response has ended')))
       return
     }
+    this.#refuseUnsendable()
     if (chunk !== undefined && chunk !== null && typeof chunk !== 'function') {
       const bytes = bytesOf(chunk, encoding)
       this.#remember(bytes)
@@ -137,12 +140,12 @@ export class ResponseCapture {
     })
   }
 
-  /** The record failed. True: nothing was sent, so that an error can still be answered. */
+  /** The record failed, or `open` threw. True: nothing was sent, so that an error can still be answered. */
   fail(before: ResponseHead): boolean {
     this.#state = 'open'
     const { response, unreachable } = this.#target
     if (unreachable()) return false
-    if (this.#live) {
+    if (this.#live || this.#pass(() => response.headersSent)) {
       // Without its end, the client cannot take the response for complete.
       response.destroy()
       return false
@@ -158,7 +161,12 @@ export class ResponseCapture {
     this.#held = []
   }
 
+  #refuseUnsendable(): void {
+    if (!this.#live) refuseUnsendable(this.#handlerResponse.statusCode, this.#handlerResponse.statusMessage)
+  }
+
   #goLive(): void {
+    this.#refuseUnsendable()
     this.#head = headOf(this.#handlerResponse)
     this.#state = 'live'
     this.#live = true
@@ -201,6 +209,22 @@ export class ResponseCapture {
     const text = this.#handlerResponse.getHeader('content-length')
     const length = text === undefined ? Number.NaN : Number(text)
     return Number.isInteger(length) ? length : undefined
+  }
+}
+
+/**
+ * As Node does when it sends a head. After the record it would be too late: the handler, whose mistake it is, has returned by
+ * then, and nobody would catch the error.
+ */
+function refuseUnsendable(status: unknown, message: string | undefined): void {
+  const code = Math.trunc(Number(status))
+  if (!(code >= 100 && code <= 999)) {
+    throw Object.assign(new RangeError(`Invalid status code: ${String(status)}`), {
+      code: 'ERR_HTTP_INVALID_STATUS_CODE',
+    })
+  }
+  if (/[^\t\x20-\x7e\x80-\xff]/.test(message ?? '')) {
+    throw Object.assign(new TypeError('Invalid character in statusMessage'), { code: 'ERR_INVALID_CHAR' })
   }
 }
 

@@ -1,4 +1,6 @@
 /** `idempotentHandler` in Express 4, Express 5 and `node:http`. */
+import { once } from 'node:events'
+import { connect as connectHttp2, createServer as createHttp2Server } from 'node:http2'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { pipeline, Readable } from 'node:stream'
@@ -6,7 +8,16 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { idempotentHandler } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
-import { type ExpressHandler, type ExpressRequest, expresses, gate, listen, post, timeOut } from './express-versions.js'
+import {
+  type ExpressHandler,
+  type ExpressRequest,
+  type ExpressResponse,
+  expresses,
+  gate,
+  listen,
+  post,
+  timeOut,
+} from './express-versions.js'
 import { VirtualLocks } from './virtual-locks.js'
 
 const shared = { scope: () => '' }
@@ -54,6 +65,39 @@ describe.each(expresses)('%s', (_, express) => {
     expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: false })
     expect(await post(url, 'k')).toMatchObject({ status: 201, text: '{"ok":1}', replayed: true })
     expect(errors).toEqual(['audit log failed'])
+  })
+
+  test('an answer through request.res is recorded, and an error handler finds the response of the connection there', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    let runs = 0
+    const charge: ExpressHandler = (request) => {
+      if (++runs === 1) throw new Error('not yet')
+      ;(request as { res?: ExpressResponse }).res?.send(`run ${runs}`)
+    }
+    app.post('/', idempotentHandler(locks, charge, shared))
+    app.use((error: Error, request: ExpressRequest, response: ExpressResponse, __: unknown) => {
+      const same = (request as { res?: unknown }).res === response
+      response.status(500).send(`${error.message} ${same}`)
+    })
+    const url = await listen(app)
+    expect(await post(url, 'k')).toMatchObject({ status: 500, text: 'not yet true' })
+    expect(await post(url, 'k')).toMatchObject({ status: 200, text: 'run 2', replayed: false })
+    expect(await post(url, 'k')).toMatchObject({ status: 200, text: 'run 2', replayed: true })
+  })
+
+  test('an error that Express passes on by itself is an error of the handler: the key is free', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const send: ExpressHandler = (_request, response) =>
+      (response as ExpressResponse & { sendFile(path: string): void }).sendFile('/no/such/file')
+    app.post('/', idempotentHandler(locks, send, shared))
+    app.use((error: Error & { code?: string }, _request: ExpressRequest, response: ExpressResponse, __: unknown) =>
+      response.status(404).send(error.code),
+    )
+    const url = await listen(app)
+    for (let i = 0; i < 2; i++)
+      expect(await post(url, 'k')).toMatchObject({ status: 404, text: 'ENOENT', replayed: false })
   })
 
   test('the error handler gets the error of a handler that fails, and the key is free', async () => {
@@ -165,6 +209,33 @@ test('scope is required when the handler is made, before anything is touched', a
   app.post('/', idempotentHandler(locks, handler, { scope: () => undefined as unknown as string }))
   app.use((error, _, response, __) => response.status(500).send(error.name))
   expect((await post(await listen(app), 'k')).text).toBe('InvalidOptionError')
+})
+
+test('a response of HTTP/2, which idempotentHandler cannot serve, does not keep its key', async () => {
+  const locks = createLocks(memory())
+  let runs = 0
+  const charge = (): void => void runs++
+  const errors: unknown[] = []
+  const server = createHttp2Server((request, response) => {
+    const handler = idempotentHandler(locks, charge, shared)
+    void handler(request as never, response as never, (error) => {
+      errors.push(error)
+      response.writeHead(500).end()
+    })
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const client = connectHttp2(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+  onTestFinished(() => {
+    client.destroy()
+    server.close()
+  })
+  for (let i = 0; i < 2; i++) {
+    const stream = client.request({ ':method': 'POST', ':path': '/', 'idempotency-key': 'k' }).end()
+    const [headers] = (await once(stream, 'response')) as [{ ':status'?: number }]
+    expect(headers[':status'], 'not 409').toBe(500)
+  }
+  expect([runs, errors.length]).toEqual([0, 2])
+  expect(await locks.holders('', { kind: 'run-once' })).toEqual([])
 })
 
 test('two users with the same key do not share a response, and a refreshed token is the same user', async () => {

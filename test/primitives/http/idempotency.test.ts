@@ -13,6 +13,21 @@ const locks = createLocks(memory())
 /** All callers share their keys. */
 const shared = { scope: () => '' }
 
+test('options of the wrong type are refused when the handler is made', () => {
+  const wrong: [options: object, says: string][] = [
+    [{ record: [200] }, 'record takes a function that is called with a status; it was [200]'],
+    [{ fingerprint: 'body' }, 'fingerprint takes a function; it was "body"'],
+    [{ methods: 'POST' }, 'methods takes a list of methods; it was "POST"'],
+    [{ required: 'no' }, 'required takes true or false; it was "no"'],
+    [{ header: 7 }, 'header takes the name of a header; it was 7'],
+  ]
+  for (const [options, says] of wrong) {
+    const make = (): unknown =>
+      idempotentFetch(createLocks(memory()), () => new Response(), { scope: () => '', ...options } as never)
+    expect(make).toThrow(says)
+  }
+})
+
 test('a repetition gets the same status, headers and body, and the handler runs once', async () => {
   let runs = 0
   const handler = idempotentFetch(

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { limitExpress, limitFetch } from '../../../src/http/index.js'
+import { limitExpress, limitFastify, limitFetch } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { faulty } from '../../../src/testing/index.js'
 import { type ExpressHandler, expresses, gate, listen, timeOut } from './express-versions.js'
@@ -79,6 +79,41 @@ test('an outage answers 503 where it denies, and is an error where it throws', a
   expect([failed.status, await failed.text()]).toEqual([500, 'StoreUnavailableError'])
 })
 
+test('a Response that is returned again and again shows the limits of one request', async () => {
+  const locks = createLocks(memory())
+  const headers = { RateLimit: '"own";r=1' }
+  const fixed = new Response(null, { status: 204, headers })
+  const inner = limitFetch(locks.limiter('inner', { limit: 9, per: '1h' }), () => fixed, { key: () => 'k' })
+  const outer = limitFetch(locks.limiter('outer', { limit: 5, per: '1h' }), inner, { key: () => 'k' })
+  const shown: (string | null)[] = []
+  for (let i = 0; i < 3; i++) shown.push((await outer(new Request('http://localhost/'))).headers.get('ratelimit'))
+  const remaining = shown.map((text) =>
+    [...(text ?? '').matchAll(/"(\w+)";r=(\d+)/g)].map(([, ...item]) => item.join(' ')),
+  )
+  expect(remaining).toEqual([
+    ['own 1', 'inner 8', 'outer 4'],
+    ['own 1', 'inner 7', 'outer 3'],
+    ['own 1', 'inner 6', 'outer 2'],
+  ])
+})
+
+test('options of the wrong type are refused when the middleware is made', () => {
+  const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
+  const wrong: [options: object, says: string][] = [
+    [{ key: 'x-api-key' }, 'key takes a function; it was "x-api-key"'],
+    [{ skip: true }, 'skip takes a function; it was true'],
+    [{ body: {} }, 'body takes a function; it was an object'],
+    [{ cost: '2' }, 'cost takes a number or a function; it was "2"'],
+  ]
+  for (const [options, says] of wrong) {
+    expect(() => limitExpress(limiter, options as never)).toThrow(says)
+    expect(() => limitFastify(limiter, options as never)).toThrow(says)
+    expect(() => limitFetch(limiter, () => new Response(), options as never)).toThrow(says)
+  }
+  expect(() => limitExpress(undefined as never)).toThrow('limiter takes what locks.limiter returns')
+  expect(() => limitFetch(limiter, undefined as never)).toThrow('handler takes a function')
+})
+
 test('OPTIONS is neither counted nor limited', async () => {
   const limiter = createLocks(memory()).limiter('api', { limit: 1, per: '1h' })
   const handler = limitFetch(limiter, hello, { key: () => 'a' })
@@ -116,7 +151,7 @@ describe.each(expresses)('%s', (_, express) => {
     const paused = gate()
     const store = memory()
     const slow = Object.create(store, {
-      immediate: { value: false },
+      timeoutMs: { value: 2_000 },
       take: {
         value: (...args: Parameters<NonNullable<typeof store.take>>) => paused.opened.then(() => store.take?.(...args)),
       },

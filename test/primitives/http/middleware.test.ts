@@ -5,7 +5,16 @@ import { describe, expect, test } from 'vitest'
 import { idempotentExpress, idempotentHandler } from '../../../src/http/index.js'
 import { createLocks, InvalidOptionError, memory } from '../../../src/index.js'
 import { until } from '../../../testbed/store-fixtures.js'
-import { type ExpressHandler, expresses, gate, listen, post, timeOut } from './express-versions.js'
+import {
+  type ExpressHandler,
+  type ExpressResponse,
+  expresses,
+  gate,
+  listen,
+  type Next,
+  post,
+  timeOut,
+} from './express-versions.js'
 import { VirtualLocks } from './virtual-locks.js'
 
 const shared = { scope: () => '' }
@@ -68,6 +77,69 @@ describe.each(expresses)('%s', (_, express) => {
       expect((await post(url + path, path)).status).toBe(409)
       await locks.passUntil('it is served', async () => (await post(url + path, path)).status === 201)
       expect(runs).toBe(2)
+    }
+  })
+
+  test.each<[string, (response: ExpressResponse) => void]>([
+    ['a status that is none', (response) => void ((response as { statusCode: unknown }).statusCode = undefined)],
+    ['a status text with a line break', (response) => void (response.statusMessage = 'a\nb')],
+    ['writeHead with a status that is none', (response) => void response.writeHead(9_999)],
+    [
+      'a status text in front of pieces',
+      (response) => {
+        response.statusMessage = 'a\nb'
+        response.write('x')
+      },
+    ],
+  ])('%s is an error of the handler, as without the middleware, and is not recorded', async (_what, prepare) => {
+    const locks = createLocks(memory())
+    const app = express()
+    let runs = 0
+    const charge: ExpressHandler = (__, response) => {
+      if (++runs === 1) prepare(response)
+      response.end('charged')
+    }
+    app.post('/middleware', idempotentExpress(locks, shared), charge)
+    app.post('/handler', idempotentHandler(locks, charge, shared))
+    app.use((error: Error & { code?: string }, __: unknown, response: ExpressResponse, ___: Next) => {
+      response.statusMessage = ''
+      response.status(500).send(`handled ${error.code}`)
+    })
+    const url = await listen(app)
+    for (const path of ['/middleware', '/handler']) {
+      runs = 0
+      expect(await post(url + path, path)).toMatchObject({ status: 500, text: expect.stringMatching(/^handled ERR_/) })
+      await until('it is served again', async () => (await post(url + path, path)).text === 'charged')
+      expect(runs).toBe(2)
+    }
+  })
+
+  test('middleware in front that throws when the head is sent is answered with an error, and the record stays', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    let runs = 0
+    const charge: ExpressHandler = (__, response) => response.status(201).send(`run ${++runs}`)
+    app.use((__: unknown, response: ExpressResponse, next: Next) => {
+      const { writeHead } = response
+      response.writeHead = function once(...args: never[]): never {
+        response.writeHead = writeHead
+        if (runs === 1 && !replaying) throw new Error(`no head ${args.length}`)
+        return (writeHead as (...all: never[]) => never).apply(response, args)
+      } as never
+      next()
+    })
+    let replaying = false
+    app.post('/middleware', idempotentExpress(locks, shared), charge)
+    app.post('/handler', idempotentHandler(locks, charge, shared))
+    app.use((error: Error, __: unknown, response: ExpressResponse, ___: Next) =>
+      response.status(500).send(error.message),
+    )
+    const url = await listen(app)
+    for (const path of ['/middleware', '/handler']) {
+      ;[runs, replaying] = [0, false]
+      expect(await post(url + path, path)).toMatchObject({ status: 500, text: 'no head 1' })
+      replaying = true
+      expect(await post(url + path, path)).toMatchObject({ status: 201, text: 'run 1', replayed: true })
     }
   })
 
