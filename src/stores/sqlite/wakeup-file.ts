@@ -117,12 +117,24 @@ export class WakeupFile {
   }
 }
 
+/**
+ * How a wake-up file is opened to append to it. Users who share the database may put anything in its place: a link would have this
+ * process write to a file of its own user, and opening a named pipe would block it for ever.
+ */
+const APPENDING = constants.O_WRONLY | constants.O_APPEND | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
+
+/** An id comes from the database. One with a path in it would name a file outside of the directory. */
+function isFileName(id: string): boolean {
+  return /^[\w-]+$/.test(id)
+}
+
 /** Appends to the file of another process. A process that has ended meanwhile needs no notification, so errors are ignored. */
 export function notify(directory: string, id: string, messages: readonly WakeupMessage[]): void {
+  if (!isFileName(id)) return
   // The newline in front ends a message that a process which died in the middle of writing left behind: ours is still read.
   const text = messages.map((message) => `\n${encode(message)}\n`).join('')
   try {
-    const fd = openSync(join(directory, id), constants.O_WRONLY | constants.O_APPEND)
+    const fd = openSync(join(directory, id), APPENDING)
     try {
       writeSync(fd, text)
     } finally {
@@ -141,7 +153,7 @@ export function removeDeadFiles(
   known?: { live: ReadonlySet<string>; date: number },
 ): void {
   try {
-    for (const id of dead) rmSync(join(directory, id), { force: true })
+    for (const id of dead) if (isFileName(id)) rmSync(join(directory, id), { force: true })
     if (!known) return
     for (const id of readdirSync(directory)) {
       if (known.live.has(id)) continue

@@ -1,11 +1,14 @@
+import { execFileSync, spawn } from 'node:child_process'
 import {
   appendFileSync,
   chmodSync,
   existsSync,
   mkdirSync,
   readdirSync,
+  readFileSync,
   rmSync,
   statSync,
+  symlinkSync,
   utimesSync,
   writeFileSync,
 } from 'node:fs'
@@ -13,7 +16,7 @@ import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import type { Store, StoreEvent } from '../../../src/store.js'
 import { WakeupFile, type WakeupMessage, notify } from '../../../src/stores/sqlite/wakeup-file.js'
-import { ask, claim, count, directory, granted, open, until } from './fixture.js'
+import { ask, claim, count, directory, granted, open, raw, until } from './fixture.js'
 
 /** A wake-up file beside an empty file that stands for the database. */
 function openWakeupFile(home = directory()): { folder: string; received: WakeupMessage[] } {
@@ -76,6 +79,45 @@ test('users who may write to the database may write to wake-up files, and no oth
 
 test('notifying a process whose file is gone throws nothing', () => {
   notify(join(directory(), 'nowhere'), 'nobody', [{ key: 'lock:a', event: { type: 'changed' } }])
+})
+
+test('a subscriber whose id is a path neither has a file outside of the directory written to nor removed', async () => {
+  const home = directory()
+  const path = join(home, 'locks.db')
+  for (const name of ['written', 'removed']) writeFileSync(join(home, name), 'of the user')
+  const store = open(path)
+  await granted(store, claim('lock:a', 'one'))
+  const db = raw(path)
+  db.exec("INSERT INTO subscribers VALUES ('../written', 1e15), ('../removed', 1)")
+  db.exec("INSERT INTO subscriptions VALUES ('', '../written'), ('lock:a', '../written')")
+  db.close()
+  await (store.revoke as NonNullable<Store['revoke']>)('lock:a')
+  // Expired subscribers are swept with the first transaction of a process.
+  await granted(open(path), claim('lock:a', 'two', { announce: true }))
+  expect(count(path, 'subscribers')).toBe(1)
+  expect(readFileSync(join(home, 'written'), 'utf8')).toBe('of the user')
+  expect(existsSync(join(home, 'removed'))).toBe(true)
+})
+
+test('a link in place of a wake-up file is not followed', () => {
+  const { folder } = openWakeupFile()
+  const target = join(folder, '..', 'target')
+  writeFileSync(target, 'of the user')
+  symlinkSync(target, join(folder, 'theirs'))
+  notify(folder, 'theirs', [{ key: 'lock:a', event: { type: 'changed' } }])
+  expect(readFileSync(target, 'utf8')).toBe('of the user')
+})
+
+test('a named pipe in place of a wake-up file holds nobody up', () => {
+  const { folder } = openWakeupFile()
+  const pipe = join(folder, 'theirs')
+  execFileSync('mkfifo', [pipe])
+  // A reader that comes late: without one, a process that waits for it would wait for ever.
+  const reader = spawn('sh', ['-c', 'sleep 5; exec cat "$0"', pipe], { stdio: 'ignore' })
+  onTestFinished(() => void reader.kill())
+  const began = performance.now()
+  notify(folder, 'theirs', [{ key: 'lock:a', event: { type: 'changed' } }])
+  expect(performance.now() - began).toBeLessThan(3_000)
 })
 
 function subscribe(
