@@ -41,6 +41,12 @@ export async function examinePostgres(url: string, options: DoctorOptions): Prom
       ...serverChecks('postgres', server, options),
       { id: 'postgres.schema', worst: 'danger', looksAt: 'the schema', run: () => judgeSchema(server, schema) },
       {
+        id: 'postgres.creators',
+        worst: 'warning',
+        looksAt: 'who may create in the schema',
+        run: () => judgeCreators(server, schema),
+      },
+      {
         id: 'postgres.pooler',
         worst: 'warning',
         looksAt: 'whether a pooler is in between',
@@ -164,6 +170,21 @@ async function judgeSchema({ driver }: ExaminedPostgres, schema: string): Promis
     })
   }
   return undefined
+}
+
+/** The default for `public` before PostgreSQL 15, and in databases that were upgraded from there. */
+async function judgeCreators({ ask }: ExaminedPostgres, schema: string): Promise<Defect | undefined> {
+  const allMay = await ask<boolean>(`select coalesce((
+    select pg_catalog.has_schema_privilege('public', oid, 'CREATE') from pg_catalog.pg_namespace where nspname = ${sqlString(schema)}
+  ), false)::pg_catalog.text`)
+  if (!allMay) return undefined
+  return {
+    severity: 'warning',
+    summary:
+      "every role may create in leasehold's schema: tables and functions that another role puts there before `leasehold migrate` would be used as leasehold's own",
+    evidence: `PUBLIC has the right CREATE on the schema "${schema}"`,
+    fix: `revoke create on schema "${schema}" from public; or give leasehold a schema of its own (--schema)`,
+  }
 }
 
 /** Exported for its test: filling the queue takes gigabytes. */

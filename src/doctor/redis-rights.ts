@@ -41,6 +41,7 @@ const COMMON = [
   `zrangebyscore ${KEY} 0 1`,
   `zscore ${KEY} m`,
   `zcard ${KEY}`,
+  `zscan ${KEY} 0`,
   `publish ${CHANNEL} m`,
   `subscribe ${CHANNEL}`,
   `unsubscribe ${CHANNEL}`,
@@ -82,7 +83,7 @@ export const CLUSTER_COMMANDS: readonly string[] = [
 export const REPLICA_COMMANDS: readonly string[] = ['wait 1 1']
 
 /** As docs/stores/redlock.md lists them. */
-export const REDLOCK_COMMANDS: readonly string[] = [...COMMON, `zscan ${KEY} 0`, `pubsub numsub ${CHANNEL}`]
+export const REDLOCK_COMMANDS: readonly string[] = [...COMMON, `pubsub numsub ${CHANNEL}`]
 
 /** Without these a store does less, or is slower, but locks are safe. */
 const DISPENSABLE = new Set(['info', 'scan', 'blmpop', 'select', 'ping', 'unlink'])

@@ -9,14 +9,27 @@ import { realWorld } from '../../util/world.js'
 /** One open connection. It carries one message at a time. */
 export interface OwnSession {
   /**
-   * Runs statements in one simple-protocol message, and those of a second one when the first was answered. Settles with the last
-   * value of the first message; the outcome of the second is dropped.
+   * Runs statements in one simple-protocol message, which is one transaction, and then `afterwards`, one statement, in a second
+   * transaction of the same message. Settles with the last value of the first transaction; the outcome of the second is dropped.
    */
   send(sql: string, afterwards?: string): Promise<string | undefined>
   /** Sets whether the connection keeps the process alive. */
   keepAlive(on: boolean): void
   /** Ends the connection, whatever its state, within half a second. */
   end(): Promise<void>
+}
+
+/**
+ * Two transactions in one simple-protocol message. Statements of one message share a transaction that BEGIN turns into one that
+ * COMMIT may end; COMMIT alone would write a warning into the server's log each time. An error before COMMIT undoes the first
+ * and skips the rest, and the session is never left in a transaction.
+ *
+ * Written as two messages at once, the second could still be under way when PgBouncer in transaction mode sees the end of this
+ * connection and takes the backend for free: the next client to get that backend would receive the answer to the second message
+ * for a statement of its own. Sent when the first was answered, the second would come a round trip later.
+ */
+export function inTwoTransactions(sql: string, afterwards: string): string {
+  return `${sql};BEGIN;COMMIT;${afterwards}`
 }
 
 /** The connection could not be opened, so nothing was sent. */
@@ -37,7 +50,7 @@ const CLOSE_MS = 500
 export interface MessageOptions {
   /** Overtakes messages that are not urgent. */
   urgent?: boolean
-  /** A second message, see `OwnSession.send`. */
+  /** The statement of a second transaction, see `OwnSession.send`. */
   afterwards?: string | undefined
 }
 

@@ -1,14 +1,18 @@
 import { isConnectionLost } from './errors.js'
 import type { PgClient, PgConnection, RawQuery } from './types.js'
 import { realWorld } from '../../util/world.js'
-import type { OwnSession } from './own-connection.js'
+import { inTwoTransactions, type OwnSession } from './own-connection.js'
 
-/** One simple-protocol message, through the interface that `pg` has for cursors. */
+/**
+ * One simple-protocol message, through the interface that `pg` has for cursors. Settles with the last value before COMMIT, or of
+ * all; an error after COMMIT leaves that value known.
+ */
 class SimpleQuery implements RawQuery {
   readonly #text: string
   readonly #done: (error: unknown, value: string | undefined) => void
   #value: string | undefined
   #error: unknown
+  #committed = false
 
   constructor(text: string, done: (error: unknown, value: string | undefined) => void) {
     this.#text = text
@@ -20,13 +24,17 @@ class SimpleQuery implements RawQuery {
   }
 
   handleDataRow({ fields }: { fields: (string | null)[] }): void {
-    this.#value = fields[0] ?? undefined
+    if (!this.#committed) this.#value = fields[0] ?? undefined
+  }
+
+  handleCommandComplete({ text }: { text: string }): void {
+    this.#committed ||= text === 'COMMIT'
   }
 
   /** The server's errors, which are followed by "ready for query", and those of the connection, which are not. */
   handleError(error: unknown): void {
     this.#error = error
-    this.#done(error, undefined)
+    this.#done(this.#committed ? undefined : error, this.#value)
   }
 
   handleReadyForQuery(): void {
@@ -34,7 +42,6 @@ class SimpleQuery implements RawQuery {
   }
 
   handleRowDescription(): void {}
-  handleCommandComplete(): void {}
   handleEmptyQuery(): void {}
   handlePortalSuspended(): void {}
   handleCopyInResponse(): void {}
@@ -65,7 +72,7 @@ export async function openSession(client: PgClient, broken: () => void, timeoutM
     send: async (sql, afterwards) => {
       if (over) throw new Error('the connection was closed')
       try {
-        return await (afterwards === undefined ? sendOne(client, sql) : sendTwo(client, sql, afterwards))
+        return await sendOne(client, afterwards === undefined ? sql : inTwoTransactions(sql, afterwards))
       } catch (error) {
         if (isConnectionLost(error)) lost()
         throw error
@@ -79,22 +86,6 @@ export async function openSession(client: PgClient, broken: () => void, timeoutM
 function sendOne(client: PgClient, sql: string): Promise<string | undefined> {
   return new Promise((resolve, reject) => {
     client.query(new SimpleQuery(sql, (error, value) => (error ? reject(error) : resolve(value))))
-  })
-}
-
-/**
- * Settles with the first, and sends the second when the first was answered. Written at once, the second would still be under way
- * when PgBouncer in transaction mode sees the end of this connection, and takes the backend for free: the next client to get
- * that backend would receive the answer to the second message for a statement of its own.
- */
-function sendTwo(client: PgClient, sql: string, afterwards: string): Promise<string | undefined> {
-  return new Promise((resolve, reject) => {
-    const first = new SimpleQuery(sql, (error, value) => {
-      if (error) return reject(error)
-      resolve(value)
-      client.query(new SimpleQuery(afterwards, () => {}))
-    })
-    client.query(first)
   })
 }
 

@@ -1,7 +1,7 @@
 import type { PostgresJsSql } from './types.js'
 import { realWorld } from '../../util/world.js'
 import type { PostgresDriver, NotificationListener, NotificationHandler } from './driver.js'
-import { type OwnConnection, ownConnectionOf, type OwnSession } from './own-connection.js'
+import { inTwoTransactions, type OwnConnection, ownConnectionOf, type OwnSession } from './own-connection.js'
 
 export function isPostgresJs(client: unknown): client is PostgresJsSql {
   const sql = client as Partial<PostgresJsSql> | null
@@ -100,28 +100,34 @@ export class PostgresJsDriver implements PostgresDriver {
 }
 
 interface OwnSql {
-  unsafe(text: string): PromiseLike<unknown>
+  unsafe(text: string): PromiseLike<unknown> & {
+    /** Calls back for each row as it arrives. `command`: of the last complete statement before the next one with rows. */
+    forEach(onRow: (row: PostgresJsRow, result: { command?: string }) => void): PromiseLike<unknown>
+  }
   end(options: { timeout: number }): Promise<void>
 }
 
-/**
- * postgres.js writes queries without waiting for the answers to earlier ones, so the second message is passed on only when the
- * first was answered (see `sendTwo` in pg-session.ts).
- */
 function openSession(sql: OwnSql): OwnSession {
   return {
-    send: (text, afterwards) => {
-      const answer = Promise.resolve(sql.unsafe(text)).then(valueOf)
-      const second = (): void => {
-        if (afterwards !== undefined) Promise.resolve(sql.unsafe(afterwards)).catch(() => {})
-      }
-      answer.then(second, () => {})
-      return answer
-    },
+    send: async (text, afterwards) =>
+      afterwards === undefined ? valueOf(await sql.unsafe(text)) : sendBoth(sql, inTwoTransactions(text, afterwards)),
     // postgres.js does not expose the socket; the store ends the connection.
     keepAlive: () => {},
     end: () => sql.end({ timeout: 0.5 }).catch(() => {}),
   }
+}
+
+/** Settles with the value of the first transaction, also if the second fails: the last command behind that value was COMMIT. */
+async function sendBoth(sql: OwnSql, text: string): Promise<string | undefined> {
+  let first: { row: PostgresJsRow; result: { command?: string } } | undefined
+  try {
+    await sql.unsafe(text).forEach((row, result) => {
+      first ??= { row, result }
+    })
+  } catch (error) {
+    if (first?.result.command !== 'COMMIT') throw error
+  }
+  return first && (Object.values(first.row)[0] as string | undefined)
 }
 
 /** The first column of the last result. Several statements give several; those without rows may be missing among them. */

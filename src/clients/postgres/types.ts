@@ -88,7 +88,8 @@ export interface RawQuery {
   submit(connection: PgConnection): void
   handleRowDescription(): void
   handleDataRow(message: { fields: TextRow }): void
-  handleCommandComplete(): void
+  /** `text`: the command's tag. COMMIT of a failed transaction answers ROLLBACK. */
+  handleCommandComplete(message: { text: string }): void
   handleEmptyQuery(): void
   handlePortalSuspended(): void
   /** The server's errors, which "ready for query" follows, and those of the connection, which nothing follows. */

@@ -5,8 +5,8 @@ import { checkSchema, migrateWith } from './migrate.js'
 import type { SchemaNames, SqlFiles } from './schema.js'
 
 /**
- * Bounds how long a call on leasehold's own connection waits for the lock of a key that another transaction is deciding about,
- * in milliseconds. Longer, and heartbeats behind it would be late; calls usually take a few milliseconds.
+ * Bounds how long a call on leasehold's own connection waits for the lock of a key that another transaction is deciding about, or
+ * for that of NOTIFY, in milliseconds. Longer, and heartbeats behind it would be late; calls usually take a few milliseconds.
  */
 const OWN_LOCK_TIMEOUT_MS = 250
 
@@ -48,9 +48,14 @@ export class ServerFunctions {
     const preamble = (lockMs: number): string =>
       names.fill(files.call, { timeoutMs: Math.ceil(timeoutMs), lockTimeoutMs: Math.ceil(lockMs) })
     this.#preamble = preamble(timeoutMs / 2)
-    this.#ownPreamble = preamble(Math.min(timeoutMs / 2, OWN_LOCK_TIMEOUT_MS))
+    const ownLockMs = Math.min(timeoutMs / 2, OWN_LOCK_TIMEOUT_MS)
+    this.#ownPreamble = preamble(ownLockMs)
     this.#functions = names.fill('{schema}.leasehold_')
-    this.#flush = `SELECT ${this.#functions}flush()`
+    // NOTIFY waits for a lock of the whole server, which another session may keep for as long as its commit waits. The condition
+    // spares the release that nobody waits for the call.
+    this.#flush =
+      `SELECT pg_catalog.set_config('lock_timeout', '${Math.ceil(ownLockMs)}', true), ${this.#functions}flush() ` +
+      `WHERE pg_catalog.current_setting('leasehold.deferred', true) OPERATOR(pg_catalog.<>) ''`
     this.#own = driver.ownConnection(timeoutMs)
     this.watchConnections()
   }
@@ -81,9 +86,8 @@ export class ServerFunctions {
   }
 
   /**
-   * The same for releases. Their notifications are sent by a second message on that connection when the first was answered, so that the
-   * releasing process does not wait for them; in the pool the second message might take another connection, so there the
-   * release sends them itself.
+   * The same for releases. Their notifications are sent by a second transaction of the same message, which does not wait for the
+   * disk. In the pool the release sends them itself: the pool's driver would take an error of the second for one of the first.
    */
   release<T>(name: string, args: (defer: boolean) => string): Promise<T> {
     return this.#run(() =>

@@ -121,7 +121,7 @@ export const mutants: SqlMutant[] = [
     changes: [
       {
         file: 'acquire',
-        find: 'v_served := {schema}.leasehold_hand_off(p_key, v_now, p_owner);',
+        find: 'v_served := {schema}.leasehold_hand_off(p_key, v_now, p_owner, false);',
         replace: 'v_served := false;',
       },
       {

@@ -1,6 +1,6 @@
 /** What else lives in the database: other people's functions and tables, roles with few rights, hostile search paths. */
 import { readFile } from 'node:fs/promises'
-import { Pool } from 'pg'
+import pg, { Pool } from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/locks.js'
@@ -136,6 +136,104 @@ describe('a hostile search path', () => {
       await store.close()
       expect((await pool.query('select * from loot')).rows).toEqual([])
       await Promise.all([mallory.end(), path.end()])
+    }))
+
+  test.each([
+    `create function public.leasehold_lock(p_keys text[]) returns integer[] language plpgsql as 'begin return null; end';
+     comment on function public.leasehold_lock(text[]) is 'leasehold'`,
+    `create table public.leasehold_fences (id integer primary key, token bigint not null);
+     comment on table public.leasehold_fences is 'leasehold'`,
+  ])('is refused where another role has planted something with our names and our mark', (planted) =>
+    withDatabase(async (pool, url) => {
+      await server.psql(`do $$ begin create role mallory login; exception when duplicate_object then end $$`)
+      await pool.query('grant create, usage on schema public to mallory')
+      const mallory = new Pool({ connectionString: url.replace('postgres@', 'mallory@'), max: 1 })
+      await mallory.query(planted)
+      // Replaced, it would still belong to its owner, who could change it again.
+      await expect(migrate(pool)).rejects.toThrow(
+        /belong to a role that could change them afterwards: .* of the role mallory/,
+      )
+      const { rows } = await pool.query(`select to_regclass('public.leasehold_leases') as made`)
+      expect(rows).toEqual([{ made: null }])
+      await mallory.end()
+    }),
+  )
+
+  test('of a schema that a plain role has installed works for that role, and not for a superuser', () =>
+    withDatabase(async (pool, url) => {
+      await server.psql(`do $$ begin create role deployer login; exception when duplicate_object then end $$`)
+      await pool.query('grant create, usage on schema public to deployer')
+      const deployer = new Pool({ connectionString: url.replace('postgres@', 'deployer@'), max: 1 })
+      expect(await migrate(deployer)).toBe(true)
+      // Another role finds it installed, and has nothing to write.
+      expect(await migrate(pool)).toBe(false)
+      await deployer.query(`update leasehold_meta set script = 'another'`)
+      await expect(migrate(pool)).rejects.toThrow(/of the role deployer/)
+      expect(await migrate(deployer)).toBe(true)
+      await deployer.end()
+    }))
+
+  test('lets no function of another role be called in place of one of the schema, whatever its arguments', () =>
+    withDatabase(async (pool, url) => {
+      await server.psql(`do $$ begin create role mallory login; exception when duplicate_object then end $$`)
+      await migrate(pool)
+      await pool.query('grant create, usage on schema public to mallory')
+      const { rows } = await pool.query(`
+        select proname as name, pronargs - pronargdefaults as least, prorettype::regtype::text as result, proretset as isset,
+          array(select t::regtype::text from unnest(proargtypes) with ordinality as a (t, n) order by n) as types
+        from pg_proc where pronamespace = 'public'::regnamespace and prorettype <> 'trigger'::regtype`)
+      const mallory = new Pool({ connectionString: url.replace('postgres@', 'mallory@'), max: 1 })
+      await mallory.query('create table loot (what text); grant insert on loot to public')
+      const taken = new Set(rows.map(({ name, types }) => `${name}(${types.join()})`))
+      const plant = async (name: string, types: string[], result: string): Promise<void> => {
+        const signature = `${name}(${types.join()})`
+        if (taken.has(signature)) return
+        taken.add(signature)
+        await mallory.query(`create function public.${signature} returns ${result} language plpgsql as $$
+          begin insert into public.loot values (${pg.escapeLiteral(signature)}); return null; end $$`)
+      }
+      // Arguments that literals and columns fit at least as well: each by itself, all at once, and without those that have a default.
+      const closer: Record<string, string> = { text: 'varchar', 'double precision': 'integer', bigint: 'integer' }
+      for (const { name, least, result, isset, types } of rows) {
+        const returns = isset || result === 'record' ? 'json' : result === 'void' ? 'integer' : result
+        for (let count = least; count <= types.length; count++) {
+          const declared: string[] = types.slice(0, count)
+          const others = declared.map((type) => closer[type] ?? type)
+          await plant(name, declared, returns)
+          await plant(name, others, returns)
+          for (const i of declared.keys()) await plant(name, declared.with(i, others[i] as string), returns)
+        }
+      }
+      const sql = async (text: string): Promise<unknown> => Object.values((await pool.query(text)).rows[0] as object)[0]
+      expect(await sql(`select public.acquire_lock('a'::varchar, 'b'::varchar, 30, '{}'::jsonb)`)).toBe(true)
+      expect(await sql(`select public.release_lock('a'::varchar, 'b'::varchar)`)).toBe(true)
+      const store = postgres(pool)
+      const locks = createLocks(store, { wait: '5s' })
+      for (let i = 0; i < 150; i++) await (await locks.acquire(`s${i % 20}`)).release()
+      await (await locks.acquireAll(['x', 'y'])).release()
+      const announced = { ...claimOf('announced'), announce: true, queueMs: 3_000 }
+      await store.acquire([announced, { ...announced, owner: 'next' }, { ...announced, owner: 'third' }])
+      await store.renew([
+        { ...announced, value: '1' },
+        { ...announced, owner: 'next', queued: true },
+      ])
+      await store.release([announced])
+      await store.acquire([{ ...announced, owner: 'thief', steal: true }])
+      expect(await store.revoke?.('lock:announced')).toHaveLength(1)
+      await pool.query('delete from leasehold_leases')
+      const limit = { limit: 5, perMs: 1_000, burst: 5 }
+      for (const algorithm of ['token-bucket', 'sliding-window', 'fixed-window'] as const) {
+        const request = { key: `limiter:${algorithm}`, limits: [{ algorithm, ...limit }] }
+        await store.take?.([
+          { ...request, cost: 4 },
+          { ...request, cost: 4 },
+          { ...request, cost: -1 },
+        ])
+      }
+      await locks.close()
+      await store.close()
+      expect((await pool.query('select * from loot')).rows).toEqual([])
+      await mallory.end()
     }))
 
   test('is pinned on every function of the schema', () =>

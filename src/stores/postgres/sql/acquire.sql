@@ -52,7 +52,7 @@ begin
     v_first := v_head.owner is null or v_head.owner = p_owner;
     -- Earlier waiters come first. Not before a steal, which would take the lease away from them again at once.
     exit when v_served or v_first or p_steal or s.my_token is not null or s.held >= 2147483647;
-    v_served := {schema}.leasehold_hand_off(p_key, v_now, p_owner);
+    v_served := {schema}.leasehold_hand_off(p_key, v_now, p_owner, false);
     exit when not v_served;
   end loop;
 
@@ -75,12 +75,12 @@ begin
     perform {schema}.leasehold_write_lease(
       p_key, s.free_slot, s.new_slot, p_owner, p_weight, p_capacity, v_token, v_now, p_ttl_ms, p_announce, p_value, p_subscriber);
     if p_announce then
-      perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
+      perform {schema}.leasehold_notify(null::text, json_build_array('changed', p_key), false);
     end if;
     if v_head.owner is not null then
       delete from {schema}.leasehold_queue where owner = p_owner and key || '' = p_key;
       if p_weight < p_capacity then
-        v_served := {schema}.leasehold_hand_off(p_key, v_now, null);
+        v_served := {schema}.leasehold_hand_off(p_key, v_now, null::text, false);
       end if;
     end if;
     return json_build_array(1, v_token::text, p_ttl_ms);
@@ -133,7 +133,7 @@ begin
   end if;
   -- A fortieth of the claims sweeps a hundred rows: more than all of them together can leave behind.
   if random() < 0.025 then
-    perform {schema}.leasehold_sweep();
+    perform {schema}.leasehold_sweep(100);
   end if;
   return v_answer;
 end $leasehold$;
@@ -179,7 +179,7 @@ begin
     v_setting := set_config('synchronous_commit', 'off', true);
   end if;
   if random() < 0.025 * json_array_length(p_claims) then
-    perform {schema}.leasehold_sweep();
+    perform {schema}.leasehold_sweep(100);
   end if;
   return array_to_json(v_answers);
 end $leasehold$;
@@ -260,11 +260,11 @@ begin
     return (select json_agg(json_build_array(2)) from json_array_elements(p_claims));
   end if;
   if random() < 0.025 * json_array_length(p_claims) then
-    perform {schema}.leasehold_sweep();
+    perform {schema}.leasehold_sweep(100);
   end if;
   -- Waiters are granted before the part that may be rolled back: their grants stay.
   for c in select distinct key from json_to_recordset(p_claims) as (key text, steal boolean) where steal is not true loop
-    perform {schema}.leasehold_hand_off(c.key, clock_timestamp(), null);
+    perform {schema}.leasehold_hand_off(c.key, clock_timestamp(), null::text, false);
   end loop;
   begin
     for c in
@@ -273,7 +273,7 @@ begin
         steal boolean)
     loop
       v_answer := {schema}.leasehold_decide(
-        c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, null, coalesce(c.announce, false), coalesce(c.steal, false),
+        c.key, c.owner, c.weight, c.capacity, c.ttl, c.value, null::double precision, coalesce(c.announce, false), coalesce(c.steal, false),
         p_subscriber);
       v_answers := v_answers || v_answer;
       if v_answer ->> 0 = '0' then

@@ -67,17 +67,13 @@ begin
 end $leasehold$;
 
 -- leasehold_trim(key)   Keeps eight free slots of a key for reuse and deletes the others: a key that once had many holders must
--- not be read with all of their rows for ever.
+-- not be read with all of their rows for ever. The newest token of the key stays where it is: written to the slot of another holder,
+-- it would take the place of that holder's own, whose renewals and release would then find nothing.
 create or replace function {schema}.leasehold_trim(p_key text) returns void language plpgsql
 set search_path = pg_catalog, pg_temp as $leasehold$
-declare
-  v_token bigint;
 begin
-  with trimmed as (
-    delete from {schema}.leasehold_leases where key = p_key and slot >= 8 and owner is null returning token
-  )
-  select max(token) into v_token from trimmed;
-  update {schema}.leasehold_leases set token = v_token where key = p_key and slot = 0 and token < v_token;
+  delete from {schema}.leasehold_leases where key = p_key and slot >= 8 and owner is null
+    and token < (select max(token) from {schema}.leasehold_leases where key = p_key);
 end $leasehold$;
 
 -- leasehold_sweep(most)   Deletes keys without holder and queue, oldest first, as part of normal work. Never waits: a key that is

@@ -90,7 +90,7 @@ begin
   )
   select bool_or(announce), max(slot) into v_announced, v_slot from cleared;
   if v_announced then
-    perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
+    perform {schema}.leasehold_notify(null::text, json_build_array('changed', p_key), false);
   end if;
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
@@ -175,7 +175,7 @@ begin
         json_build_array('granted', p_key, v_head.owner, s.token::text, v_ttl_ms), p_defer);
     end if;
     if v_head.announce then
-      perform {schema}.leasehold_notify(null, json_build_array('changed', p_key), p_defer);
+      perform {schema}.leasehold_notify(null::text, json_build_array('changed', p_key), p_defer);
     end if;
     s.held := s.held + v_head.weight;
     if s.free_slot is null then
@@ -206,10 +206,10 @@ begin
   loop
     if v_holder.subscriber is not null then
       perform {schema}.leasehold_notify(v_holder.subscriber,
-        json_build_array('revoked', p_key, v_holder.owner, v_holder.token::text));
+        json_build_array('revoked', p_key, v_holder.owner, v_holder.token::text), false);
     end if;
     if v_holder.announce then
-      perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
+      perform {schema}.leasehold_notify(null::text, json_build_array('changed', p_key), false);
     end if;
   end loop;
 end $leasehold$;

@@ -25,12 +25,12 @@ begin
     v_was := 2;
   end if;
   if v_announced then
-    perform {schema}.leasehold_notify(null, json_build_array('changed', p_key), p_defer);
+    perform {schema}.leasehold_notify(null::text, json_build_array('changed', p_key), p_defer);
   end if;
   if v_slot >= 8 then
     perform {schema}.leasehold_trim(p_key);
   end if;
-  if exists (select from {schema}.leasehold_queue where key = p_key) and {schema}.leasehold_hand_off(p_key, v_now, null, p_defer) then
+  if exists (select from {schema}.leasehold_queue where key = p_key) and {schema}.leasehold_hand_off(p_key, v_now, null::text, p_defer) then
     return v_was + 4;
   end if;
   return v_was;
@@ -207,7 +207,7 @@ begin
   v_cut := {schema}.leasehold_holders(p_key, p_key || chr(1));
   perform {schema}.leasehold_evict(p_key);
   perform {schema}.leasehold_trim(p_key);
-  perform {schema}.leasehold_hand_off(p_key, v_now, null);
+  perform {schema}.leasehold_hand_off(p_key, v_now, null::text, false);
   return v_cut;
 end $leasehold$;
 
@@ -219,16 +219,16 @@ declare
   v_now timestamptz := clock_timestamp();
 begin
   if old.subscriber is not null and old.expires_at > v_now then
-    perform {schema}.leasehold_notify(old.subscriber, json_build_array('revoked', old.key, old.owner, old.token::text));
+    perform {schema}.leasehold_notify(old.subscriber, json_build_array('revoked', old.key, old.owner, old.token::text), false);
   end if;
   if old.announce then
-    perform {schema}.leasehold_notify(null, json_build_array('changed', old.key));
+    perform {schema}.leasehold_notify(null::text, json_build_array('changed', old.key), false);
   end if;
   update {schema}.leasehold_fences set token = old.token where id = (
     select id from {schema}.leasehold_fences order by id limit 1 for update skip locked) and token < old.token;
   -- Waiting for the key's lock while holding the row could deadlock with a transaction that has it and wants the row.
   if current_setting('transaction_isolation') = 'read committed' and pg_try_advisory_xact_lock({lockClass}, hashtext(old.key)) then
-    perform {schema}.leasehold_hand_off(old.key, v_now, null);
+    perform {schema}.leasehold_hand_off(old.key, v_now, null::text, false);
   end if;
   return null;
 end $leasehold$;

@@ -15,7 +15,7 @@ begin
     return false;
   end if;
   if p_value is not null then
-    perform {schema}.leasehold_notify(null, json_build_array('changed', p_key));
+    perform {schema}.leasehold_notify(null::text, json_build_array('changed', p_key), false);
   end if;
   return true;
 end $leasehold$;

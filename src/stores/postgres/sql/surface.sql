@@ -26,8 +26,8 @@ begin
     perform {schema}.leasehold_sweep(8);
   end if;
   return {schema}.leasehold_decide(
-    'lock:' || p_lock_name, p_holder_id, 2147483647, 2147483647, p_ttl_seconds * 1000::double precision, p_metadata::text, null,
-    false, false, null) ->> 0 = '1';
+    'lock:' || p_lock_name, p_holder_id::text, 2147483647, 2147483647, p_ttl_seconds * 1000::double precision, p_metadata::text,
+    null::double precision, false, false, null::text) ->> 0 = '1';
 end $leasehold$;
 
 -- release_lock(name, holder) → true: it was held until now. The lease of a store is thereby revoked, and the store is notified.
@@ -41,11 +41,11 @@ begin
     raise exception 'an open transaction is deciding about "%"', p_lock_name using errcode = 'lock_not_available';
   end if;
   select subscriber, token into v_holder from {schema}.leasehold_leases where key = v_key and owner = p_holder_id;
-  if not coalesce({schema}.leasehold_end_lease(v_key, p_holder_id, null, false) in (1, 5), false) then
+  if not coalesce({schema}.leasehold_end_lease(v_key, p_holder_id::text, null::bigint, false) in (1, 5), false) then
     return false;
   end if;
   if v_holder.subscriber is not null then
-    perform {schema}.leasehold_notify(v_holder.subscriber, json_build_array('revoked', v_key, p_holder_id, v_holder.token::text));
+    perform {schema}.leasehold_notify(v_holder.subscriber, json_build_array('revoked', v_key, p_holder_id, v_holder.token::text), false);
   end if;
   return true;
 end $leasehold$;
