@@ -1,5 +1,5 @@
-import { REVOKED, wakeupChannel } from '../../src/stores/redlock/keys.js'
-import { ModelNode } from './redlock/model-node.js'
+import { REVOKED, runChannel, wakeupChannel } from '../../src/stores/redlock/keys.js'
+import { ModelNode, type ModelOptions } from './redlock/model-node.js'
 import { EPOCH } from './process.js'
 import { mix, Random } from './random.js'
 import type { Place, Witness } from './server.js'
@@ -23,9 +23,13 @@ export class ModelServer {
 
   constructor(
     readonly name: string,
-    make: (tell: (key: string | undefined, text: string) => number) => ModelNode,
+    make: (server: Pick<ModelOptions, 'tell' | 'isWitnessed'>) => ModelNode,
   ) {
-    this.node = make((key, text) => this.#tell(key, text))
+    this.node = make({ tell: (key, text) => this.#tell(key, text), isWitnessed: (run) => this.#isWitnessed(run) })
+  }
+
+  #isWitnessed(run: string): boolean {
+    return [...this.listeners].some(({ channels }) => channels.has(runChannel(run)))
   }
 
   #tell(key: string | undefined, text: string): number {
@@ -106,12 +110,12 @@ export class RedlockCluster implements Place {
     const rate = this.#weather.drift ? this.#random.between(0.996, 1.004) : 1
     const clock = (): number => EPOCH + this.#sim.now * rate
     const micros = (): number => Math.floor(clock() * 1_000)
-    return new ModelServer(name, (tell) => {
+    return new ModelServer(name, ({ tell = () => 0, isWitnessed }) => {
       const publish = (key: string | undefined, text: string): number => {
         if (key === undefined) this.#revoked(text, witness)
         return tell(key, text)
       }
-      return new ModelNode({ name, size, maxTtlMs: MAX_TTL_MS, clock, micros, tell: publish })
+      return new ModelNode({ name, size, maxTtlMs: MAX_TTL_MS, clock, micros, isWitnessed, tell: publish })
     })
   }
 

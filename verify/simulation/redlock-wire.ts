@@ -206,6 +206,14 @@ export class RedlockWire implements Wire {
       unsubscribe: (channels) => {
         for (const channel of channels) listener.channels.delete(channel)
       },
+      // Over a connection that a restart has ended meanwhile, the answer never arrives.
+      serverRun: () =>
+        new Promise((resolve) => {
+          sim.plan(process.local + this.#latency(), () => {
+            const { run } = server.node
+            if (server.listeners.has(listener)) process.deliver(sim.now + this.#latency(), 'answer', () => resolve(run))
+          })
+        }),
       close: () => void server.listeners.delete(listener),
       ping: async () => 'PONG',
       supportsGrantInbox: async () => false,

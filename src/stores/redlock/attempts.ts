@@ -27,6 +27,12 @@ export interface OwnAttempt {
   version: number
   /** Gives it up while it is being decided; undefined: it is a grant. */
   abandon: (() => void) | undefined
+  /** Nodes that were never sent a vote for it, such as one that is silent: there is nothing to release. */
+  unsent: number
+  /** Nodes that were sent its release and have not answered. */
+  releasing: number
+  /** Nodes of these whose vote arrived meanwhile. */
+  lateVotes: number
 }
 
 /** SWEEP_EVERY: attempts between two searches for grants that ended unreleased. More often costs time, less often memory. */
@@ -93,6 +99,8 @@ export interface BallotAttempt {
   readonly claim: Claim
   /** Fresh for each attempt. */
   readonly owner: string
+  /** What this process remembers of it. */
+  entry: OwnAttempt | undefined
   phase: 'voting' | 'pausing' | 'raising' | 'granted' | 'failed'
   /** Nodes whose vote was asked for and has not arrived. */
   asked: number
@@ -119,6 +127,7 @@ export function startAttempt(claim: Claim, owner: string, nodes: number): Ballot
   return {
     claim,
     owner,
+    entry: undefined,
     phase: 'voting',
     asked: 0,
     held: 0,
@@ -156,6 +165,11 @@ export function countHeld(attempt: BallotAttempt, bit: number, counter: number, 
     attempt.raisable |= bit
     if (raised) attempt.guessed |= bit
   } else if (counter < attempt.token) attempt.raisable |= bit
+}
+
+/** The vote was not sent to this node. */
+export function noteUnsent(attempts: readonly BallotAttempt[], bit: number): void {
+  for (const { entry } of attempts) if (entry) entry.unsent |= bit
 }
 
 /** Whether most nodes answered and they disagree. */

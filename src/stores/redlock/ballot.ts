@@ -15,11 +15,11 @@
  */
 import type { Answer, Claim, Failure, Refusal } from '../../store.js'
 import { type BallotAttempt, countHeld, hasPlurality, isSplit, raiseOf, refusalOf, startAttempt } from './attempts.js'
-import { acceptGuess, forgetSilent, startRaise, type TokenGuess, voteAgain, voteOf } from './attempts.js'
+import { acceptGuess, forgetSilent, noteUnsent, startRaise, type TokenGuess, voteAgain, voteOf } from './attempts.js'
 import type { BackgroundReleases } from './background-releases.js'
 import type { Census } from './census.js'
 import { BallotTimers, type Cluster, count, nodeAt, trustedFor } from './cluster.js'
-import { type Cause, nodeFailure, nodeTimeout, tooLate, unavailable } from './errors.js'
+import { type Cause, nodeFailure, nodeTimeout, NotSent, tooLate, unavailable } from './errors.js'
 import type { Vote, VoteReply } from './node.js'
 
 /** STRAGGLER_FACTOR: where most nodes answered and disagree, the slow ones get this times what the others needed. */
@@ -105,6 +105,7 @@ export class Ballot {
     const run = census.runs[i] as string
     if (run === '') {
       this.#causes[i] = () => census.cause(i)
+      noteUnsent(attempts, 1 << i)
       return this.#countVotes(i, attempts, undefined)
     }
     // Nearly always the same for all nodes: encoding them once depends on it being the same array.
@@ -119,6 +120,8 @@ export class Ballot {
     const { cluster, census, guesses } = this.#parts
     if (reply instanceof Error) {
       this.#causes[i] = () => nodeFailure(nodeAt(cluster, i), reply)
+      // Who is asked a second time has refused before: nothing of ours is there either.
+      if (reply instanceof NotSent) noteUnsent(attempts, 1 << i)
       return this.#countVotes(i, attempts, undefined)
     }
     this.#uncertain &= ~(1 << i)
@@ -151,7 +154,13 @@ export class Ballot {
     const { owner, claim, phase } = attempt
     // The vote arrived after the attempt had failed, or after its lease had ended: it would block the key until it expires.
     if (phase === 'failed') return this.#parts.releases.add(bit, [owner, claim], true)
-    if (phase === 'granted' && !this.#parts.isHeld(attempt)) return this.#parts.releases.add(bit, [owner, claim], false)
+    if (phase === 'granted' && !this.#parts.isHeld(attempt)) {
+      const { entry } = attempt
+      // A release is on its way to this node, mostly behind the vote: its answer tells whether another one is needed.
+      if (entry && entry.releasing & bit) entry.lateVotes |= bit
+      else this.#parts.releases.add(bit, [owner, claim], false)
+      return
+    }
     countHeld(attempt, bit, raised ? this.#guess : counter, micros, raised)
   }
 

@@ -97,7 +97,11 @@ function all<T>(size: number, answer: T): T[] {
   return new Array<T>(size).fill(answer)
 }
 
-export function decodeVotes(answer: unknown[], size: number): VoteReply {
+/** `token`: the guess that was sent. */
+export function decodeVotes(answer: unknown, size: number, token: number): VoteReply {
+  if (!Array.isArray(answer)) {
+    return { standing: 'votes', counter: token, micros: Number(answer), items: all<Voted>(size, 'raised') }
+  }
   const standing = answer[0] as Standing
   if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }
   const usual = Number(answer[3]) === 1 ? 'raised' : 'held'

@@ -10,7 +10,7 @@ import type { Adapter } from '../../clients/redis/adapter.js'
 import { ioredisAdapter, isIoRedis } from '../../clients/redis/ioredis.js'
 import { isNodeRedis, nodeRedisAdapter } from '../../clients/redis/node-redis.js'
 import { runScript, type Script } from '../../clients/redis/script.js'
-import { NodeError } from './errors.js'
+import { NodeError, NotSent } from './errors.js'
 import type { NodeCallback } from './node.js'
 
 /** An ioredis `Redis` (5 or 6) or a node-redis client (5 or 6), each of one server. */
@@ -52,6 +52,9 @@ const MAX_OUTSTANDING = 1_000
 /** MAX_ANSWERED: answered calls at the head of the list before it is copied. Copying more often costs time, less often memory. */
 const MAX_ANSWERED = 1_000
 
+/** SAME_SILENCE_MS: for how long calls to a silent node get the same error, which says since when it is silent. */
+const SAME_SILENCE_MS = 50
+
 /** One call without an answer yet, in the order in which they were sent. */
 interface SentCall {
   sentAt: number
@@ -71,6 +74,7 @@ export class ScriptRunner {
   #calls: SentCall[] = []
   #first = 0
   #outstanding = 0
+  #silent: { error: NotSent; at: number } | undefined
 
   constructor({ name, adapter }: NodeConnection, world: World, timeoutMs: number) {
     this.name = name
@@ -84,8 +88,7 @@ export class ScriptRunner {
     const now = this.#world.now()
     if (!this.#adapter.ready()) return this.#whenReady(() => this.run(script, keys, args, cleanup, done), done)
     if ((this.#isSilent(now) && !cleanup) || this.#outstanding >= MAX_OUTSTANDING) {
-      const silentMs = Math.round(now - (this.#calls[this.#first]?.sentAt ?? now))
-      return done(new NodeError(this.name, `has not answered for ${formatDuration(silentMs)}`))
+      return done(this.#silence(now))
     }
     const call: SentCall = { sentAt: now, suspectAt: undefined, over: false }
     this.#calls.push(call)
@@ -119,6 +122,16 @@ export class ScriptRunner {
     return now - oldest.suspectAt > this.#timeoutMs / 4
   }
 
+  /** The same error for many calls: its stack alone takes as long as a call to a node that answers. */
+  #silence(now: number): NotSent {
+    const known = this.#silent
+    if (known && now - known.at < SAME_SILENCE_MS) return known.error
+    const silentMs = Math.round(now - (this.#calls[this.#first]?.sentAt ?? now))
+    const error = new NotSent(this.name, `has not answered for ${formatDuration(silentMs)}`)
+    this.#silent = { error, at: now }
+    return error
+  }
+
   /** The adapter takes full key names, with what the client puts before every key of its own commands. */
   #withPrefix(keys: string[]): string[] {
     const { keyPrefix } = this.#adapter
@@ -149,8 +162,8 @@ export class ScriptRunner {
     check()
   }
 
-  #down(cause: unknown): NodeError {
+  #down(cause: unknown): NotSent {
     const reason = cause instanceof Error ? cause.message || (cause as NodeJS.ErrnoException).code : cause
-    return new NodeError(this.name, `is down: ${reason ?? 'no connection'}`, { cause })
+    return new NotSent(this.name, `is down: ${reason ?? 'no connection'}`, { cause })
   }
 }

@@ -13,6 +13,9 @@ export class NodeError extends Error {
   }
 }
 
+/** The request never left this process: nothing can come of it on the node. */
+export class NotSent extends NodeError {}
+
 /** Why a node does not count. Built only when it is needed: while a majority answers, nobody reads it. */
 export type Cause = () => Error
 

@@ -108,11 +108,14 @@ export class HeldLeases {
     const isGone = (lease: LeaseId): boolean => this.#isOfAnotherGrant(lease)
     if (leases.some(isGone)) return exceptGone(leases, isGone, (rest, then) => this.release(rest, then), done)
     if (leases.length === 0) return done([])
-    const items = leases.map(({ key, owner }): NodeRelease => {
-      const entry = this.#attempts.find(key, owner)
+    const everyone = 2 ** this.#cluster.nodes.length - 1
+    const entries = leases.map(({ key, owner }) => this.#attempts.find(key, owner))
+    const items = leases.map(({ key, owner }, at): NodeRelease => {
+      const entry = entries[at]
       if (!entry) return { key, owner, quiet: false }
       this.#attempts.remove(entry)
       entry.abandon?.()
+      entry.releasing = everyone
       return { key, owner: entry.owner, quiet: false }
     })
     const subscribers = new Array<number>(items.length).fill(0)
@@ -134,7 +137,9 @@ export class HeldLeases {
       cluster: this.#cluster,
       size: items.length,
       ask: (i, answer) => {
+        if (entries.every((entry) => entry && entry.unsent & (1 << i))) return answer(() => this.#census.cause(i))
         nodeAt(this.#cluster, i).release(items, (reply) => {
+          this.#releaseAgain(i, entries, reply)
           if (reply instanceof Error) {
             retry(i)
             answer(() => nodeFailure(nodeAt(this.#cluster, i), reply))
@@ -144,9 +149,32 @@ export class HeldLeases {
       done: (outcomes) => done(outcomes.map(releasedOf)),
       // What is lost on the way to a node would stay there until its ttl ends.
       closed: (silent) => {
+        for (const entry of entries) if (entry) entry.releasing = 0
         for (let i = 0; silent >> i; i++) if (silent & (1 << i)) retry(i)
       },
     })
+  }
+
+  /**
+   * A vote that arrived while the release was under way was not released on its own: on one connection the release comes behind it.
+   * If the release found nothing although the node has voted, it has overtaken the vote, and the key would stay until it expires.
+   */
+  #releaseAgain(
+    i: number,
+    entries: readonly (OwnAttempt | undefined)[],
+    reply: readonly (NodeReleased | Error)[] | Error,
+  ): void {
+    const bit = 1 << i
+    let found = false
+    for (const [at, entry] of entries.entries()) {
+      if (!entry) continue
+      entry.releasing &= ~bit
+      // A release that failed as a whole is tried again anyway.
+      if (!(entry.lateVotes & bit) || reply instanceof Error || typeof reply[at] === 'number') continue
+      found = true
+      this.#parts.releases.add(bit, [entry.owner, { key: entry.key, ttlMs: this.#cluster.maxTtlMs }], false)
+    }
+    if (found) this.#parts.releases.flush()
   }
 
   /**
@@ -211,6 +239,7 @@ export class HeldLeases {
         if (!entry || outcomes[at] !== 'yes' || !((absent[at] as number) & (1 << i))) continue
         // Released meanwhile: a vote would bring it back.
         if (this.#attempts.find(key, owner) !== entry) continue
+        if (run !== '') entry.unsent &= ~(1 << i)
         votes.push({ key, owner, ttlMs, shared: entry.shared, steal: false, announce: false, value: undefined })
       }
       if (votes.length === 0 || run === '') continue

@@ -13,6 +13,14 @@ export const FORMAT = '2'
 /** The channel on which every node names the owners that `revoke` or a steal cut off, of all keys. */
 export const REVOKED: string = `${RECORD}:revoked`
 
+/**
+ * A channel on which nothing is published. A process subscribes to it only after it has asked the server for its `run_id` over the same
+ * connection: a subscriber on a server proves that it still is this run, since no connection outlives its server's process.
+ */
+export function runChannel(run: string): string {
+  return `${RECORD}:run:${run}`
+}
+
 /** The channel on which a node announces what happens to one key. */
 export function wakeupChannel(key: string): string {
   return `${RECORD}:wakeup:${key}`

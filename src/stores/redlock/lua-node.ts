@@ -21,7 +21,7 @@ import {
   encodeVotes,
 } from './codec.js'
 import type { ScriptRunner } from './connection.js'
-import { FORMAT, RECORD } from './keys.js'
+import { FORMAT, RECORD, runChannel } from './keys.js'
 import * as lua from './lua/embedded.js'
 import type {
   Admission,
@@ -86,6 +86,9 @@ export class LuaNode implements ObservableNode {
   readonly #nodes: string
   readonly #maxTtlMs: string
   readonly #scripts: RedlockScripts
+  /** The run that was last asked for a vote, and the arguments that follow from it: they are the same for every vote. */
+  #run = ''
+  #runArgs: readonly string[] = []
 
   constructor(runner: ScriptRunner, options: { nodes: number; maxTtlMs: number; scripts?: RedlockScripts }) {
     this.name = runner.name
@@ -96,9 +99,12 @@ export class LuaNode implements ObservableNode {
   }
 
   vote({ run, items, token, notifyWaiters }: VoteRequest, done: NodeCallback<VoteReply>): void {
-    const voter = `${run} ${this.#nodes} ${FORMAT}`
-    const args = [voter, this.#maxTtlMs, String(token), encodeFlag(notifyWaiters), ...encodeVotes(items)]
-    this.#call(this.#scripts.vote, items, args, done, (answer) => decodeVotes(answer, items.length))
+    if (run !== this.#run) {
+      this.#run = run
+      this.#runArgs = [runChannel(run), `${run} ${this.#nodes} ${FORMAT}`, this.#maxTtlMs]
+    }
+    const args = [...this.#runArgs, String(token), encodeFlag(notifyWaiters), ...encodeVotes(items)]
+    this.#call<VoteReply>(this.#scripts.vote, items, args, done, (answer) => decodeVotes(answer, items.length, token))
   }
 
   raise(items: readonly Raise[], done: NodeCallback<readonly (boolean | Error)[]>): void {

@@ -8,6 +8,7 @@ import type { RedisSubscriber } from '../../clients/redis/adapter.js'
 import type { World } from '../../util/world.js'
 import { type Cluster, count } from './cluster.js'
 import type { NodeConnection } from './connection.js'
+import { runChannel } from './keys.js'
 
 /** IDLE_MS: how long connections without a channel stay open. Shorter reconnects between two waits that follow each other. */
 const IDLE_MS = 10_000
@@ -132,7 +133,19 @@ export class NodeChannels {
       moved: () => {},
     })
     this.#subscribers[i] = subscriber
+    this.#witness(subscriber)
     return subscriber
+  }
+
+  /**
+   * Lets the server know, as long as this connection lasts, which run of it this is: scripts need not ask for it then. Both requests
+   * use one connection, which is never repaired. Without it, scripts ask: nothing depends on whether it succeeds.
+   */
+  #witness(subscriber: RedisSubscriber): void {
+    subscriber
+      .serverRun()
+      .then((run) => subscriber.subscribe([runChannel(run)], false))
+      .catch(() => {})
   }
 
   /** Subscribes again as soon as the node is back, if any channel is still open. */

@@ -151,7 +151,11 @@ export class Quorum {
           until: 0,
           version: 1,
           abandon: () => ballot.abandon(attempt),
+          unsent: 0,
+          releasing: 0,
+          lateVotes: 0,
         }
+        attempt.entry = entry
         this.#attempts.add(entry, startedAt)
         return entry
       })

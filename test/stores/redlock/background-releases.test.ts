@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest'
+import { NotSent } from '../../../src/stores/redlock/errors.js'
 import { BackgroundReleases } from '../../../src/stores/redlock/background-releases.js'
 import type { Cluster } from '../../../src/stores/redlock/cluster.js'
 import type { NodeRelease } from '../../../src/stores/redlock/node.js'
@@ -129,6 +130,66 @@ test('a vote that restores a lease on a node is released if the lease has ended 
   await world.pass(1_000)
   expect(late).toBeDefined()
   late?.()
+  await world.pass(100)
+  expect(holdersOf(nodes)).toEqual([0, 0, 0])
+})
+
+test('a vote that arrives while its release is on the way behind it is not released a second time', async () => {
+  const { world, quorum, nodes, intercept } = await usedCluster()
+  let releases = 0
+  intercept.on = (call, node, deliver) => {
+    if (call === 'release' && node === 2) releases++
+    world.after(node === 2 ? 20 : 1, deliver)
+  }
+  const granted: Answer[] = []
+  quorum.acquire([exclusive], (answers) => granted.push(...answers))
+  await world.pass(5)
+  const { owner, token } = granted[0] as Grant
+  expect(holdersOf(nodes)).toEqual([1, 1, 0])
+  const released: unknown[] = []
+  quorum.release([{ key: exclusive.key, owner, token }], (answers) => released.push(...answers))
+  await world.pass(1_000)
+  expect(released).toMatchObject([{ outcome: 'released' }])
+  expect(holdersOf(nodes)).toEqual([0, 0, 0])
+  expect(releases).toBe(1)
+})
+
+test('a node that was sent no vote is sent no release', async () => {
+  const { world, quorum, nodes, intercept } = await usedCluster()
+  const sent: string[] = []
+  intercept.on = (call, node, deliver, fail) => {
+    if (node === 2) sent.push(call)
+    if (node === 2) fail(new NotSent('node 2', 'has not answered for a second'))
+    else world.after(1, deliver)
+  }
+  const granted: Answer[] = []
+  quorum.acquire([exclusive], (answers) => granted.push(...answers))
+  await world.pass(5)
+  const { owner, token } = granted[0] as Grant
+  const released: unknown[] = []
+  quorum.release([{ key: exclusive.key, owner, token }], (answers) => released.push(...answers))
+  await world.pass(10_000)
+  expect(released).toMatchObject([{ outcome: 'released' }])
+  expect(holdersOf(nodes)).toEqual([0, 0, 0])
+  expect(sent).toEqual(['vote'])
+})
+
+test('a node that was sent no vote is sent the release of a lease that a renewal restored there', async () => {
+  const { world, quorum, nodes, intercept } = await usedCluster()
+  let isSilent = true
+  intercept.on = (_call, node, deliver, fail) => {
+    if (node === 2 && isSilent) fail(new NotSent('node 2', 'has not answered for a second'))
+    else world.after(1, deliver)
+  }
+  const granted: Answer[] = []
+  quorum.acquire([exclusive], (answers) => granted.push(...answers))
+  await world.pass(5)
+  const { owner, token } = granted[0] as Grant
+  isSilent = false
+  quorum.renew([{ key: exclusive.key, owner, token, ttlMs: 30_000 }], () => {})
+  await world.pass(100)
+  expect(holdersOf(nodes)).toEqual([1, 1, 1])
+  quorum.release([{ key: exclusive.key, owner, token }], () => {})
   await world.pass(100)
   expect(holdersOf(nodes)).toEqual([0, 0, 0])
 })

@@ -73,11 +73,18 @@ class Side {
     operation: (side: Side, done: NodeCallback<T>) => void,
   ): Promise<{ answer: unknown; published: string[] }> {
     published.length = 0
+    const readers = await this.#readers()
     const answer = await ask<T>((done) => operation(this, done))
+    for (const reader of await this.#readers()) readers.add(reader)
     const arrived = new Promise<void>((resolve) => (synced = resolve))
     await this.client.publish('sync', '')
     await arrived
-    return { answer: comparable(answer), published: withoutChoice(published) }
+    return { answer: comparable(answer, readers), published: withoutChoice(published) }
+  }
+
+  async #readers(): Promise<Set<string>> {
+    const held = await Promise.all(KEYS.map((key) => this.client.zrange(`${RECORD}:readers:${key}`, '0', '-1')))
+    return new Set(held.flat())
   }
 
   /** Everything that is kept, without what differs by when it was written. */
@@ -119,12 +126,13 @@ function withoutChoice(messages: readonly string[]): string[] {
 }
 
 /** Times differ by as long as a question took. */
-function comparable(answer: unknown): unknown {
+function comparable(answer: unknown, readers: ReadonlySet<string>): unknown {
   const text = JSON.stringify(answer, (name, value) => {
     if (name === 'micros') return undefined
-    // Of readers, the one that ends first is named. Which one that is may depend on a millisecond; they share a token.
+    // Of readers, the one that ends first is named. Which one that is may depend on a millisecond; they share a token, or have none yet.
     const { owner, token } = (value ?? {}) as { owner?: string; token?: string }
     if (owner !== undefined && token !== undefined) return { token }
+    if (name === 'owner' && readers.has(value as string)) return 'one of the readers'
     if (name === 'counter') return Math.max(value as number, FIRST_TOKEN)
     if (name === 'ttlMs') return typeof value === 'number' ? Math.round(value / 120_000) : value
     return typeof value === 'bigint' ? String(value) : value

@@ -11,14 +11,14 @@ export interface ModelCluster {
   world: VirtualWorld
   quorum: Quorum
   nodes: ModelNode[]
-  intercept: { on: (call: string, node: number, deliver: () => void) => void }
+  intercept: { on: (call: string, node: number, deliver: () => void, fail: (error: Error) => void) => void }
 }
 
 /** Three nodes of an old cluster; `intercept` decides when a request reaches its node: never, now or later. */
 export function modelCluster(): ModelCluster {
   const world = new VirtualWorld(1)
   const later = (deliver: () => void): void => void world.after(1, deliver)
-  const intercept = { on: (_call: string, _node: number, deliver: () => void): void => later(deliver) }
+  const intercept: ModelCluster['intercept'] = { on: (_call, _node, deliver) => later(deliver) }
   const micros = (): number => Math.floor(world.now() * 1_000) + 1_000_000
   const models = [0, 1, 2].map(
     (i) => new ModelNode({ name: `node ${i}`, size: 3, maxTtlMs: 60_000, clock: () => world.now(), micros }),
@@ -27,7 +27,7 @@ export function modelCluster(): ModelCluster {
   const call = (i: number, name: 'vote' | 'raise' | 'renew' | 'release' | 'identify' | 'admit') => {
     const method = (models[i] as ModelNode)[name].bind(models[i]) as (request: unknown) => unknown
     return (request: unknown, done: (reply: unknown) => void): void =>
-      intercept.on(name, i, () => done(method(request)))
+      intercept.on(name, i, () => done(method(request)), done)
   }
   const nodes = models.map((_, i) => ({
     name: `node ${i}`,

@@ -99,6 +99,8 @@ export interface ModelOptions {
   mutant?: NodeMutant | undefined
   /** Called whenever a key becomes an owner's. */
   onHeld?: ((node: string, key: string, owner: string) => void) | undefined
+  /** Whether a connection to this process is subscribed to the channel of this run: then the node does not ask for its own. */
+  isWitnessed?: ((run: string) => boolean) | undefined
   /** Publishes to the subscribers of a key, or of all revocations (`undefined`). Returns how many they are. */
   tell?: ((key: string | undefined, text: string) => number) | undefined
 }
@@ -114,11 +116,12 @@ export class ModelNode {
   readonly #micros: () => number
   readonly #mutant: NodeMutant | undefined
   readonly #onHeld: ((node: string, key: string, owner: string) => void) | undefined
+  readonly #isWitnessed: (run: string) => boolean
   readonly #tell: (key: string | undefined, text: string) => number
   /** Of one mutant only: which client saw which server process, and when. */
   readonly #memory = new Map<string, { run: string; since: number }>()
 
-  constructor({ name, size, maxTtlMs, clock, micros, mutant, onHeld, tell }: ModelOptions) {
+  constructor({ name, size, maxTtlMs, clock, micros, mutant, onHeld, isWitnessed, tell }: ModelOptions) {
     this.#name = name
     this.run = `${name}/0`
     this.#size = size
@@ -127,6 +130,7 @@ export class ModelNode {
     this.#micros = micros
     this.#mutant = mutant
     this.#onHeld = onHeld
+    this.#isWitnessed = isWitnessed ?? (() => false)
     this.#tell = tell ?? (() => 0)
   }
 
@@ -310,10 +314,11 @@ export class ModelNode {
   }
 
   #standing(run: string, client: string): Standing {
-    if (run !== this.run) return 'stranger'
+    if (!this.#isWitnessed(run) && run !== this.run) return 'stranger'
     if (this.#mutant === 'no sitting out') return 'votes'
     if (this.#mutant === 'sitting out in client memory') return this.#remembered(client)
-    if (!this.votes) return 'sits'
+    // As the scripts do: the record is compared with the run that was proven, not with what only the model knows.
+    if (this.#data.run !== run || this.#data.state !== 'votes') return 'sits'
     return this.#data.nodes === this.#size ? 'votes' : 'other'
   }
 

@@ -12,6 +12,8 @@
 local call = redis.call
 local SHARED = 'leasehold:shared'
 local WAKEUP = 'leasehold:redlock:wakeup:'
+-- Subscribed to over connections on which the server said that this is its run_id.
+local RUN = 'leasehold:redlock:run:'
 -- The owners that were cut off, of all keys: every process that holds a lock subscribes to this one.
 local REVOKED = 'leasehold:redlock:revoked'
 -- MAX_OWNERS: owners named in one message. A message of megabytes would stall the server and its subscribers.
@@ -40,10 +42,10 @@ end
 -- The server is asked for its run_id, not the caller: a caller that has not noticed a restart would let a node vote that
 -- came back with yesterday's data.
 local function standing(expected, nodes)
-  local actual = runId()
-  if actual ~= expected then return 'stranger' end
+  -- As in vote.lua: a subscriber proves the run.
+  if call('PUBSUB', 'NUMSUB', RUN .. expected)[2] == 0 and runId() ~= expected then return 'stranger' end
   local record = call('HMGET', KEYS[1], 'run', 'state', 'nodes')
-  if record[1] ~= actual or record[2] ~= 'votes' then return 'sits' end
+  if record[1] ~= expected or record[2] ~= 'votes' then return 'sits' end
   if record[3] ~= nodes then return 'other' end
   return 'votes'
 end

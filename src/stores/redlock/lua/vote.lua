@@ -1,42 +1,47 @@
 -- vote.lua   round 1: set if absent, and if the token is good, raise the counter to it
--- KEYS record, then plain…      ARGV voter maxTtlMs token notifyWaiters, then per item 2: owner terms
+-- KEYS record, then plain…      ARGV run channel, voter, maxTtlMs token notifyWaiters, then per item 2: owner terms
 -- voter: the run, the number of nodes and the format, as admit.lua wrote them down
 -- notifyWaiters: 1 if other processes may be about to ask for one of these      terms: ttlMs[ read][ steal][=announce..value]
--- → { 'votes', counter, micros, raised, item… } (no item: all are held) | { why not }
+-- → micros: all are held and raised | { 'votes', counter, micros, raised, item… } (no item: all are held) | { why not }
 -- counter: with what this batch raised, since a steal may come behind its victim
 -- item: 1 held | 3 held and raised | { 0, owner, ttlMs, token, version, value } | { 2, error }
 -- Fast path: exclusive locks without a value that nobody holds. common.lua is included behind it.
 local call = redis.call
 local size = #KEYS - 1
-if #ARGV ~= 4 + 2 * size then return redis.error_reply('ERR leasehold: vote.lua takes 4 arguments and 2 per key') end
+if #ARGV ~= 5 + 2 * size then return redis.error_reply('ERR leasehold: vote.lua takes 5 arguments and 2 per key') end
 local self = call('HMGET', KEYS[1], 'voter', 'counter', 'longest')
-local process = string.sub(ARGV[1], 1, 40)
--- The server is asked for its run_id, not the caller: a caller that has not noticed a restart would let a node vote that
--- came back with yesterday's data.
-local server = call('INFO', 'server')
-local _, at = string.find(server, 'run_id:' .. process, 1, true)
-if not at then return { 'stranger' } end
-if self[1] ~= ARGV[1] then
+-- The server proves its run, not the caller: a caller that has not noticed a restart would let a node vote that came back with
+-- yesterday's data. No connection outlives its server's process, and the subscribers of the run channel have asked for the run_id
+-- over theirs: one of them is proof. Without one, INFO tells the run_id, for ten times the price.
+if call('PUBSUB', 'NUMSUB', ARGV[1])[2] == 0 and not string.find(call('INFO', 'server'), 'run_id:' .. string.sub(ARGV[2], 1, 40), 1, true) then
+  return { 'stranger' }
+end
+if self[1] ~= ARGV[2] then
   local record = call('HMGET', KEYS[1], 'run', 'state')
-  return { record[1] == process and record[2] == 'votes' and 'other' or 'sits' }
+  return { record[1] == string.sub(ARGV[2], 1, 40) and record[2] == 'votes' and 'other' or 'sits' }
 end
-if not self[3] or tonumber(self[3]) < tonumber(ARGV[2]) then call('HSET', KEYS[1], 'longest', ARGV[2]) end
+if self[3] ~= ARGV[3] and tonumber(self[3] or 0) < tonumber(ARGV[3]) then call('HSET', KEYS[1], 'longest', ARGV[3]) end
 
--- INFO contains the time already: TIME would be another call. Redis before 6.2 has it only in TIME.
-local clock = string.match(server, 'server_time_usec:(%d+)', at)
-if not clock then
-  local time = call('TIME')
-  clock = string.format('%.0f', time[1] * 1000000 + time[2])
-end
-local token = tonumber(ARGV[3])
+local time = call('TIME')
+local clock = time[1] * 1000000 + time[2]
+local token = tonumber(ARGV[4])
 -- Larger than every token known here, and not behind the clock, which is what keeps tokens growing when counters were lost.
-local raises = token > tonumber(self[2] or 0) and token >= tonumber(clock)
-local answers = { 'votes', self[2] or '0', clock, raises and 1 or 0 }
+local raises = token >= clock and token > tonumber(self[2] or 0)
+local counter = self[2] or '0'
 local next = 1
 
 -- fast path: from the first other item on, the long path continues.
+-- A lone claim that nobody waits for needs none of the tables below.
+if size == 1 and raises and ARGV[5] == '0' and token % 16 ~= 0 and tonumber(ARGV[7]) then
+  local set = redis.pcall('SET', KEYS[2], ARGV[6], 'PX', ARGV[7], 'NX')
+  if set and not set.err then
+    local name = string.sub(KEYS[2], #KEYS[1] - #'leasehold:redlock' + 1)
+    call('HSET', KEYS[1], 'counter', ARGV[4], ':' .. name, ARGV[4] .. ':' .. string.sub(ARGV[4], 1, -4) .. ':1:0:0:' .. ARGV[6])
+    return clock
+  end
+end
 while next <= size do
-  local a = 2 * next + 3
+  local a = 2 * next + 4
   -- False: it is held, perhaps by this owner. An error: a key of another type. The long path answers both.
   local set = tonumber(ARGV[a + 1]) and redis.pcall('SET', KEYS[next + 1], ARGV[a], 'PX', ARGV[a + 1], 'NX')
   if not set or set.err then break end
@@ -44,29 +49,32 @@ while next <= size do
 end
 if raises and next > 1 then
   -- A later item of this batch may steal what was just taken: without this its token would not be larger than its victim's.
-  answers[2] = ARGV[3]
+  counter = ARGV[4]
   local nameStart = #KEYS[1] - #'leasehold:redlock' + 1
   -- The entry of a lease without a value, up to its owner. A token is microseconds, so it also tells since when the lease is held.
-  local entry = ARGV[3] .. ':' .. string.sub(ARGV[3], 1, -4) .. ':1:0:0:'
-  local fields, channels, notifies = { 'counter', ARGV[3] }, {}, ARGV[4] == '1'
+  local entry = ARGV[4] .. ':' .. string.sub(ARGV[4], 1, -4) .. ':1:0:0:'
+  local fields, channels, notifies = { 'counter', ARGV[4] }, {}, ARGV[5] == '1'
   for i = 1, next - 1 do
     local name = string.sub(KEYS[i + 1], nameStart)
     fields[2 * i + 1] = ':' .. name
-    fields[2 * i + 2] = entry .. ARGV[2 * i + 3]
+    fields[2 * i + 2] = entry .. ARGV[2 * i + 4]
     if notifies then channels[i] = 'leasehold:redlock:wakeup:' .. name end
   end
   call('HSET', KEYS[1], unpack(fields))
   if notifies then
     local subscribers = call('PUBSUB', 'NUMSUB', unpack(channels))
     for i = 1, next - 1 do
-      if subscribers[2 * i] > 0 then call('PUBLISH', channels[i], subscribers[2 * i] .. ' taken ' .. ARGV[2 * i + 3]) end
+      if subscribers[2 * i] > 0 then call('PUBLISH', channels[i], subscribers[2 * i] .. ' taken ' .. ARGV[2 * i + 4]) end
     end
   end
 end
-if next > size and (not raises or token % 16 ~= 0) then return answers end
+if next > size and raises and token % 16 ~= 0 then return clock end
+if next > size and not raises then return { 'votes', counter, string.format('%.0f', clock), 0 } end
 -- end of the fast path
 
 -- include common.lua
+
+local answers = { 'votes', counter, whole(micros), raises and 1 or 0 }
 
 local function refusal(holder, plain, readers, entries)
   local owner, ttl = holder, nil
@@ -103,13 +111,13 @@ local function vote(plain, a)
     call('SET', plain, owner, 'PX', ttl)
   end
   if not raises then return 1 end
-  call('HSET', KEYS[1], 'counter', ARGV[3])
-  answers[2] = ARGV[3]
-  writeFirstEntry(plain, entries, owner, reads, ARGV[3], metadata == '' and '0' or metadata)
+  call('HSET', KEYS[1], 'counter', ARGV[4])
+  answers[2] = ARGV[4]
+  writeFirstEntry(plain, entries, owner, reads, ARGV[4], metadata == '' and '0' or metadata)
   return 3
 end
 
 for i = 1, next - 1 do answers[i + 4] = raises and 3 or 1 end
-runItems(next, size, 2, 4, vote, answers)
+runItems(next, size, 2, 5, vote, answers)
 if token % 16 == 0 then sweepExpired(size) end
 return answers
