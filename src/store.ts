@@ -73,8 +73,6 @@ export interface Grant {
    * one, however this one ends. The store knows the lease by `token` all the time. Absent: 1.
    */
   tokens?: number | undefined
-  /** Aborts when the store learns that the lease has ended, such as a session whose connection broke. */
-  lost?: AbortSignal | undefined
 }
 
 /** Busy: another owner holds it, or has a queue entry ahead of ours. */
@@ -126,15 +124,16 @@ export interface LeaseId {
 export interface Renewal extends LeaseId {
   /** From now on. Never shortens: a renewal that arrives late must not take away what a later one gave. */
   ttlMs: number
-  /** Replace the value kept beside the lease, and send `changed` to all subscribers of the key. */
+  /**
+   * Replace the value kept beside the lease, and send `changed` to all subscribers of the key. It may be what `runOnce` leaves behind: it
+   * has to last for `ttlMs` whatever becomes of this process, and to end then unless it is renewed.
+   */
   value?: string | undefined
   /**
    * Keep this owner's queue entry alive for `ttlMs` instead of a grant. If the owner was granted the key meanwhile, the
    * grant is left as it is, and answered `granted`. Only sent to a store whose `features.queue` is true.
    */
   queued?: boolean | undefined
-  /** It is not renewed again and has to outlive this process, such as a result that `runOnce` leaves behind. */
-  last?: boolean | undefined
 }
 
 /**
@@ -269,8 +268,11 @@ export interface Features {
   queue: boolean
   /** Any `weight` of any `capacity`. Without it only `ALL` of `ALL` and `1` of `ALL`; a semaphore is then made of slots. */
   counting: boolean
-  /** `acquire(claims, { atomic: true })` grants all or none. */
-  atomic: boolean
+  /**
+   * `acquire(claims, { atomic: true })` grants all or none. A number: of at most so many claims, where fewer fit into one transaction than
+   * into one call; more names are acquired one by one.
+   */
+  atomic: boolean | number
   /** A `value` can be read by others and outlives the process that wrote it. */
   values: boolean
 }
@@ -288,17 +290,19 @@ export interface Store {
   /** `timed`: a lease ends when its time passes. `session`: also when our connection does. */
   readonly expiry: 'timed' | 'session'
   readonly features: Features
-  /** How long the core waits for the answer of one call before it counts as unknown. */
+  /**
+   * How long the core waits for the answer of one call before it counts as unknown. 0: there is nothing to wait for, since every answer is
+   * there when the call returns, never as a promise. Each item is then sent by itself, at once: what has no way to go gains nothing from batches.
+   */
   readonly timeoutMs: number
   /** At most this many items travel in one call. Absent: no bound. */
   readonly maxBatch?: number | undefined
-  /** At most this many claims in one `atomic` call. Absent: as many as in any other. */
-  readonly maxTogether?: number | undefined
   /** Longest lease this store grants. Absent: no bound. */
   readonly maxTtlMs?: number | undefined
-  /** Answers without a promise and gains nothing from batches: each item is sent by itself, without any delay. */
-  readonly immediate?: boolean | undefined
-  /** Honours `blockMs`. Such claims travel alone, since their answer may take as long. */
+  /**
+   * Honours `blockMs`: the server itself keeps a waiter in its queue, which needs no entry and no notification then. Such claims travel
+   * alone, since their answer may take as long.
+   */
   readonly blocks?: boolean | undefined
 
   /** Items whose partitions differ never travel in one call. Throws `InvalidOptionError` for a key it cannot carry. */
@@ -325,10 +329,12 @@ export interface Store {
    */
   watchGrants?(listener: (key: string | undefined, event: StoreEvent) => void): Watch
   /**
-   * Subscribe to leases that were taken away by `revoke`, by `steal` or by hand in the store. One subscription for all that
-   * this process holds; the core opens it with the first lock. A hint like every event: the next renewal finds out too.
+   * Subscribe to leases that were taken away by `revoke`, by `steal` or by hand in the store, or that ended with the connection
+   * they were bound to: `broken` is its error then. One subscription for all that this process holds; the core opens it with the
+   * first lock. A hint like every event: the next renewal finds out too. A grant whose connection broke before it was answered is
+   * answered `unknown`, since the subscription may not be open yet.
    */
-  watchRevoked?(listener: (lease: LeaseId) => void): Watch
+  watchRevoked?(listener: (lease: LeaseId, broken?: unknown) => void): Watch
   /**
    * Calls the listener when leases may have been lost without notice (a reconnect): the core then renews them at once.
    * `affected` tells which keys that concerns; absent: all.

@@ -12,6 +12,7 @@ import { onAbort } from './abort-fanout.js'
 import type { Batcher } from './batcher.js'
 import type { Cleanup } from './cleanup.js'
 import { type Events, requestFacts } from './events.js'
+import { withFrames } from './frames.js'
 import type { Identity } from './identity.js'
 import { type Lease, type LeaseGrant, driftOf } from './lease.js'
 import { type Lock, leaseOf } from './lock.js'
@@ -39,6 +40,12 @@ const LAST_CALL_MS = 500
 const JUST_BEGUN_MS = 2
 /** A pushed grant is used as it is if this share of its time is certain to be left; otherwise the store is asked again. */
 const ENOUGH_LEFT = 0.5
+
+/**
+ * FRESH_FAILURE_MS: an acquisition behind one whose request failed longer ago than this has it ask again. Shorter would turn a crowd of
+ * newcomers into a flood of requests to a store that is down; longer would tell them of an outage that may be over.
+ */
+const FRESH_FAILURE_MS = 100
 
 /** SAME_ALARM_MS: an alarm that differs by less is not set anew. More would delay the request behind a holder that died. */
 const SAME_ALARM_MS = 5
@@ -73,6 +80,10 @@ export interface AcquireHost {
   readonly queueHeartbeat: QueueHeartbeat
   /** When waits end, or ask again. */
   readonly waits: Timers
+  /** The store answers at once: a waiter that asks when a lock is released loses no time by that. */
+  readonly answersAtOnce: boolean
+  /** What the store is asked for. `queueMs`: keep a queue entry if refused. */
+  claim(request: AcquireRequest, queueMs: number | undefined): Claim
   /** Makes a lock of a grant. */
   hold(request: AcquireRequest, grant: LeaseGrant, sentAt: number, since: number, lock?: Lock): Lock
   /** The lock that a grant will complete: allocated while waiting, to keep construction off the hand-off path. */
@@ -86,8 +97,6 @@ export interface AcquireHost {
 /** One acquisition that may have to wait: asks again whenever that may help, until granted, cancelled or out of time. */
 export class Acquisition extends Timed implements Waiter {
   readonly request: AcquireRequest
-  readonly key: string
-  owner: string
   readonly promise: Promise<Lock>
   previous: Acquisition | undefined = undefined
   next: Acquisition | undefined = undefined
@@ -95,10 +104,10 @@ export class Acquisition extends Timed implements Waiter {
   readonly #host: AcquireHost
   readonly #queue: WaitQueue<Acquisition>
   readonly #since: number
-  readonly #claim: Claim
+  /** Made when it is needed: most waiters of a crowd are passed a lease and never ask. */
+  #claim: Claim | undefined
   #state: State = 'queued'
-  #resolve!: (lock: Lock) => void
-  #reject!: (error: unknown) => void
+  #resolve!: (lock: Lock | Promise<Lock>) => void
   /** A request is in flight. Also after the acquisition was settled by something else: its answer is then late. */
   #inFlight = false
   /** Until then the server may keep the request in flight open. */
@@ -115,6 +124,7 @@ export class Acquisition extends Timed implements Waiter {
   #refusals = 0
   #failure: LeaseholdError | undefined
   #failures = 0
+  #failedAt: number = Number.NEGATIVE_INFINITY
   /** When the last request or renewal left that the store answered with "not yours": whatever is granted later began after this. */
   #contactAt = Number.NEGATIVE_INFINITY
   /** The largest token that the store had granted by then. A pushed grant counts only if its token is larger. */
@@ -129,20 +139,37 @@ export class Acquisition extends Timed implements Waiter {
   #cleanedUp: ((cleaning: Promise<void> | undefined) => void) | undefined
   #alarm: Alarm | undefined
 
-  constructor(host: AcquireHost, queue: WaitQueue<Acquisition>, request: AcquireRequest, claim: Claim, since: number) {
+  /** `claim`: what the store was asked for before this acquisition had to exist. */
+  constructor(
+    host: AcquireHost,
+    queue: WaitQueue<Acquisition>,
+    request: AcquireRequest,
+    claim: Claim | undefined,
+    since: number,
+  ) {
     super()
     this.#host = host
     this.#queue = queue
     this.request = request
-    this.key = request.key
     this.#claim = claim
-    this.owner = claim.owner
     this.#since = since
-    this.promise = new Promise((resolve, reject) => {
-      this.#resolve = resolve
-      this.#reject = reject
-    })
+    this.promise = new Promise((resolve) => (this.#resolve = resolve))
     if (request.signal) this.#stopListening = onAbort(request.signal, () => this.fail(request.signal?.reason))
+  }
+
+  get key(): string {
+    return this.request.key
+  }
+
+  get owner(): string {
+    return this.#asks.owner
+  }
+
+  /** What it asks the store for. */
+  get #asks(): Claim {
+    // Most callers that look for a record find it: a queue entry would only have to be removed again.
+    this.#claim ??= this.#host.claim(this.request, this.request.onRefusal ? undefined : QUEUE_MS)
+    return this.#claim
   }
 
   /** Its turn has come: it asks, or waits until asking may help. */
@@ -184,11 +211,11 @@ export class Acquisition extends Timed implements Waiter {
 
   /** `ordered`: it must not overtake, nor be overtaken by, what this instance asked for before. */
   begin(ordered: boolean): void {
-    const { store } = this.#host
-    this.#queue.began()
-    this.#ordered = ordered && !store.immediate && !store.blocks
+    const { store, answersAtOnce } = this.#host
+    this.#queue.began(this)
+    this.#ordered = ordered && !answersAtOnce && !store.blocks
     // A request has a time limit of its own. If the wait lasts longer, no timer is needed before the first answer.
-    if (store.immediate || store.blocks || this.#ordered || this.request.waitMs <= store.timeoutMs) this.limitWait()
+    if (answersAtOnce || store.blocks || this.#ordered || this.request.waitMs <= store.timeoutMs) this.limitWait()
     if (this.#queue.justReleased && this.request.waitMs >= COURTEOUS_FROM_MS) {
       this.limitWait()
       this.#wait(COURTESY_MS)
@@ -197,7 +224,7 @@ export class Acquisition extends Timed implements Waiter {
 
   /** The store answered before this acquisition had to exist. */
   beginRefused(answer: Answer, sentAt: number): void {
-    this.#queue.began()
+    this.#queue.began(this)
     this.#state = 'asking'
     this.#mayHold = true
     this.#answered(answer, sentAt, true)
@@ -206,11 +233,13 @@ export class Acquisition extends Timed implements Waiter {
   /** The store reserves tokens for those behind it. If the claim is on its way already, the next one asks for them. */
   followed(): void {
     const { next } = this
-    this.#claim.tokens = next && isSameLease(this.request, next.request) ? TENANCY_TOKENS : undefined
+    if (this.#claim) this.#claim.tokens = next && isSameLease(this.request, next.request) ? TENANCY_TOKENS : undefined
   }
 
   #send(): void {
-    const { store, batcher, world, ordered } = this.#host
+    const { store, batcher, world, ordered, answersAtOnce } = this.#host
+    const claim = this.#asks
+    const late = (answer: Answer): void => this.#answeredAfterUnknown(answer)
     const wasArmed = this.#queue.armed
     if (this.#alarm) this.#host.waits.clear(this.#alarm)
     this.#state = 'asking'
@@ -222,7 +251,7 @@ export class Acquisition extends Timed implements Waiter {
       const left = this.#since + this.request.waitMs - sentAt
       // A grant counts from when its request was sent: one that stayed open for longer than the ttl would be stale.
       const blockMs = Math.max(Math.min(this.#mostOpenMs(), left, this.request.ttlMs / 2), 0)
-      this.#claim.blockMs = blockMs
+      claim.blockMs = blockMs
       this.#openUntil = blockMs > 0 ? sentAt + store.timeoutMs + blockMs : sentAt
     }
     if (this.#ordered) {
@@ -233,12 +262,12 @@ export class Acquisition extends Timed implements Waiter {
         if (answer) this.#answered(answer, sent, wasArmed)
         else this.#neverSent()
       }
-      ordered.send({ claim: this.#claim, isWanted, answered, late: this.#late })
-    } else if (store.immediate || store.blocks) {
-      const answer = batcher.acquire(this.#claim, this.#late)
+      ordered.send({ claim, isWanted, answered, late })
+    } else if (answersAtOnce || store.blocks) {
+      const answer = batcher.acquire(claim, late)
       if (isThenable(answer)) void answer.then((settled) => this.#answered(settled, sentAt, wasArmed))
       else this.#answered(answer, sentAt, wasArmed)
-    } else batcher.acquireThen(this.#claim, (answer) => this.#answered(answer, sentAt, wasArmed), this.#late)
+    } else batcher.acquireThen(claim, (answer) => this.#answered(answer, sentAt, wasArmed), late)
   }
 
   /** A waiter that seeks a record sees it only in a refusal: its first request only looks, and later ones do not stay open for long. */
@@ -248,7 +277,7 @@ export class Acquisition extends Timed implements Waiter {
   }
 
   /** The answer to a request that was answered as unknown long ago. */
-  readonly #late = (answer: Answer): void => {
+  #answeredAfterUnknown(answer: Answer): void {
     if (this.settled) this.#answeredLate(answer)
     // Asking again gives the same grant, and how long it lasts from now on.
     else if (answer.granted === true) this.notify()
@@ -267,7 +296,10 @@ export class Acquisition extends Timed implements Waiter {
     this.limitWait()
     if (answer.granted === 'unknown') {
       this.#failed(answer.error as LeaseholdError)
-      if (!this.settled) this.#afterAnswer(answer)
+      if (this.settled) return
+      // Its wait is over: another request would only keep the caller waiting.
+      if (this.#calledBack) this.due()
+      else this.#afterAnswer(answer)
       return
     }
     this.#refused(answer, sentAt)
@@ -309,7 +341,7 @@ export class Acquisition extends Timed implements Waiter {
       this.#lock = this.#host.hold(this.request, given, sentAt, this.#since)
       // The answer repeats a grant that was pushed meanwhile.
       const { tokens } = this.#pushed?.token === token ? this.#pushed : answer
-      if (!answer.lost) this.#beginTenancy(this.#lock, tokens)
+      this.#beginTenancy(this.#lock, tokens)
       this.#settle('granted')
       this.#resolve(this.#lock)
       if (provisional) leaseOf(this.#lock).confirmSoon()
@@ -328,11 +360,10 @@ export class Acquisition extends Timed implements Waiter {
   }
 
   /** A lock of this process was released, and its lease is ours now. */
-  inherit(from: Lease): Lease {
-    const { world } = this.#host
+  inherit(from: Lease, now: number): Lease {
     this.#lock = this.#host.preallocate(this.request)
     const lease = leaseOf(this.#lock)
-    lease.inherit(from, world.now(), this.#since)
+    lease.inherit(from, now, this.#since)
     this.#settle('granted')
     this.#resolve(this.#lock)
     return lease
@@ -342,8 +373,9 @@ export class Acquisition extends Timed implements Waiter {
   #useFreshOwner(): void {
     this.#host.queueHeartbeat.remove(this)
     if (this.request.owner !== undefined) return
-    const before = this.owner
-    this.owner = this.#claim.owner = this.#host.identity.next()
+    const claim = this.#asks
+    const before = claim.owner
+    claim.owner = this.#host.identity.next()
     this.#queue.renamed(this, before)
     this.#mayHold = false
     this.#pushed = undefined
@@ -364,10 +396,10 @@ export class Acquisition extends Timed implements Waiter {
       for (const each of this.#queue) each.seeRefusal(answer)
     } else if (this.#calledBack) this.due()
     else if (!store.features.queue) return
-    else if (this.#claim.queueMs !== undefined) queueHeartbeat.add(this)
+    else if (this.#asks.queueMs !== undefined) queueHeartbeat.add(this)
     else {
       // The first request only looked.
-      this.#claim.queueMs = QUEUE_MS
+      this.#asks.queueMs = QUEUE_MS
       this.#notified = true
     }
   }
@@ -387,6 +419,7 @@ export class Acquisition extends Timed implements Waiter {
   #failed(error: LeaseholdError): void {
     this.#failure = this.#queue.latestFailure = error
     this.#failures++
+    this.#failedAt = this.#host.world.now()
     // The store would give the same answer again.
     if (error instanceof InvalidOptionError || error instanceof UnsupportedError) this.fail(error)
     this.#host.events.emit('error', () => ({ ...requestFacts(this.request), doing: 'acquire', error }))
@@ -434,6 +467,15 @@ export class Acquisition extends Timed implements Waiter {
     } else if (!event.owner || event.owner === this.owner) this.notify()
   }
 
+  /**
+   * Another acquisition has come behind this one, which waits because the store did not answer. It may have less time than is left of
+   * that pause, and would be told of an outage that is over.
+   */
+  retryForNewcomer(): void {
+    if (this.#state !== 'waiting' || !this.#failure) return
+    if (this.#host.world.now() >= this.#failedAt + FRESH_FAILURE_MS) this.#send()
+  }
+
   /** Asks again: at once, or when the request in flight has been answered. */
   notify(): void {
     if (this.#state === 'waiting' || this.#state === 'subscribing') this.#send()
@@ -446,7 +488,10 @@ export class Acquisition extends Timed implements Waiter {
    * cannot tell, asking again gives the same grant and its full time.
    */
   #grantPushed(grant: PushedGrant): void {
-    const { owner, token, ttlMs, tokens } = grant
+    const { owner, token, tokens } = grant
+    // A hand-off lasts no longer than this, whatever the store makes of its clock and ours: believed for longer, it could outlive the
+    // lease if the renewal that follows is not answered.
+    const ttlMs = Math.min(grant.ttlMs, QUEUE_MS, this.request.ttlMs)
     this.#pushed = this.#inFlight ? grant : undefined
     const isNewer = this.#newest !== undefined && token > this.#newest
     const enough = this.#remaining(ttlMs, this.#contactAt) >= ttlMs * ENOUGH_LEFT
@@ -480,7 +525,7 @@ export class Acquisition extends Timed implements Waiter {
     const { store } = this.#host
     const { waitedMs } = this
     // One that only looks is not kept open: ended or not, it would be answered by now.
-    if (this.#inFlight && store.blocks && this.#claim.blockMs && !this.#calledBack) return this.#callBack()
+    if (this.#inFlight && store.blocks && this.#asks.blockMs && !this.#calledBack) return this.#callBack()
     // One that never asked waited behind others of this process: if the server keeps their request open, the key is busy.
     // One whose turn came a moment ago, because that request was given up, knows no more than it did behind it.
     const wasInTurn =
@@ -511,7 +556,7 @@ export class Acquisition extends Timed implements Waiter {
   fail(error: unknown): void {
     if (this.settled) return
     this.#settle('failed')
-    this.#reject(error)
+    this.#resolve(withFrames(error))
     // Also while a request is still in flight: a store that keeps it open inside the server ends it then.
     if (this.#mayHold) void this.#releaseOwner()
     if (this.#inFlight) void this.#host.cleanup.track(new Promise((resolve) => (this.#cleanedUp = resolve)))
@@ -523,9 +568,9 @@ export class Acquisition extends Timed implements Waiter {
     this.#host.waits.clear(this)
     if (this.#alarm) this.#host.waits.clear(this.#alarm)
     this.#stopListening?.()
-    this.#host.queueHeartbeat.remove(this)
-    if (hadNoTurn) this.#queue.began()
-    this.#queue.leave(this)
+    if (hadNoTurn) this.#queue.neverBegan()
+    else this.#host.queueHeartbeat.remove(this)
+    this.#queue.leave(this, !hadNoTurn)
   }
 
   /**
@@ -570,7 +615,7 @@ export class Acquisition extends Timed implements Waiter {
   #retryDelay(answer: Answer): number {
     const { store, world } = this.#host
     // It stood in the server's own queue until then, and keeps its place there only if it comes back at once.
-    const { blockMs } = this.#claim
+    const { blockMs } = this.#asks
     if (answer.granted === false && blockMs && world.now() >= this.#contactAt + blockMs * 0.9) return 1
     return retryDelay(answer, {
       queued: store.features.queue,

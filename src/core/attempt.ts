@@ -54,7 +54,7 @@ function send(host: AttemptHost, request: AcquireRequest, claim: Claim): Awaitab
   const late = (answer: Answer): void => {
     if (request.owner === undefined) releaseUnwanted(host, request, claim, answer)
   }
-  if (!request.queueInStore || host.store.immediate || host.store.blocks) return host.batcher.acquire(claim, late)
+  if (!request.queueInStore || host.batcher.answersAtOnce || host.store.blocks) return host.batcher.acquire(claim, late)
   return new Promise((resolve) =>
     host.ordered.send({ claim, isWanted: () => true, answered: (answer) => resolve(answer as Answer), late }),
   )
@@ -71,7 +71,7 @@ async function settle(
 }
 
 /** Releases what was granted, or may have been, when the caller no longer wants it. */
-function releaseUnwanted(host: AttemptHost, request: AcquireRequest, claim: Claim, answer: Answer): void {
+export function releaseUnwanted(host: AttemptHost, request: AcquireRequest, claim: Claim, answer: Answer): void {
   const { key, ttlMs } = claim
   if (answer.granted === true) void host.cleanup.release({ key, owner: answer.owner, token: answer.token }, ttlMs)
   // An owner that was given to us may be in use elsewhere: what an unanswered request left behind runs out by itself.

@@ -19,7 +19,7 @@ import { callChannel } from './channels.js'
 import { type CallFacts, type CallName, SingleCall } from './timed-call.js'
 import { InFlight, type RequestHost, RequestQueue } from './request-queue.js'
 import { guarded } from './guarded.js'
-import { isThenable } from './thenable.js'
+import { ignoreRejection, isThenable } from './thenable.js'
 import { Timers } from './timers.js'
 import { isAnswer, isReleased, isRenewed, isTaken } from './well-formed.js'
 
@@ -35,7 +35,8 @@ export class Batcher implements RequestHost {
   readonly #onCall: ((facts: CallFacts) => void) | undefined
   readonly #publishCall: (facts: CallFacts) => void
   readonly #world: World
-  readonly #immediate: boolean
+  /** Every answer is there when a call returns. */
+  readonly answersAtOnce: boolean
   readonly #awaitedLimits: Timers
   readonly #backgroundLimits: Timers
   readonly #acquiring: RequestQueue<Claim, Answer>
@@ -53,7 +54,7 @@ export class Batcher implements RequestHost {
     this.#world = world
     this.#awaitedLimits = new Timers(world, true)
     this.#backgroundLimits = new Timers(world)
-    this.#immediate = store.immediate === true
+    this.answersAtOnce = store.timeoutMs === 0
     const inFlight = new InFlight()
     const failed = (error: unknown): Failure => ({ granted: 'unknown', error })
     const unsure = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
@@ -93,13 +94,15 @@ export class Batcher implements RequestHost {
   #sole<T>(answers: Awaitable<T[]>, isValid: (answer: unknown) => boolean): T {
     // By index: to take an array apart costs an iterator, once per lock in memory.
     const answer = (answers as T[])[0]
-    if (!isValid(answer)) throw this.misunderstood(answer)
-    return answer as T
+    if (isValid(answer)) return answer as T
+    if (!isThenable(answers)) throw this.misunderstood(answer)
+    ignoreRejection(answers)
+    throw this.explain(new Error('it answered with a promise, although its timeoutMs is 0'))
   }
 
   /** `late` receives an answer that comes after the request was answered as `unknown`. */
   acquire(claim: Claim, late?: (answer: Answer) => void): Awaitable<Answer> {
-    if (this.#immediate) {
+    if (this.answersAtOnce) {
       try {
         const answer = this.#sole(this.store.acquire([claim]), isAnswer)
         if (this.onCall) this.#reportSync({ call: 'acquire', items: 1 })
@@ -156,7 +159,7 @@ export class Batcher implements RequestHost {
   }
 
   release(lease: LeaseId): Awaitable<Released> {
-    if (this.#immediate) {
+    if (this.answersAtOnce) {
       try {
         const answer = this.#sole(this.store.release([lease]), isReleased)
         if (this.onCall) this.#reportSync({ call: 'release', items: 1 })
@@ -176,7 +179,7 @@ export class Batcher implements RequestHost {
   }
 
   take(request: TakeRequest): Awaitable<TakeAnswer | Failure> {
-    if (!this.#immediate) return this.#taking.send(request)
+    if (!this.answersAtOnce) return this.#taking.send(request)
     try {
       const answer = this.#sole((this.store.take as NonNullable<Store['take']>)([request]), isTaken)
       if (this.onCall) this.#reportSync({ call: 'take', items: 1 })

@@ -4,11 +4,10 @@ import type { World } from '../util/world.js'
 import type { Answer, Awaitable, Claim, Grant, HolderView, Released, Store, StoreEvent } from '../store.js'
 import { type AcquireHost, Acquisition } from './acquire.js'
 import type { AcquireRequest } from './request.js'
-import { type AttemptHost, attempt, unlessAborted, unlessOver } from './attempt.js'
+import { type AttemptHost, attempt } from './attempt.js'
 import { Cleanup } from './cleanup.js'
 import { Batcher } from './batcher.js'
 import { Events, requestFacts } from './events.js'
-import { withFrames } from './frames.js'
 import { Heartbeat } from './heartbeat.js'
 import { Identity } from './identity.js'
 import { Lease, type LeaseGrant, type LeaseHost, driftOf } from './lease.js'
@@ -22,6 +21,7 @@ import { StallMonitor } from './stall-monitor.js'
 import { Subscriptions } from './subscriptions.js'
 import type { CallFacts } from './timed-call.js'
 import { Timers } from './timers.js'
+import { type NotTogether, acquireTogether } from './together.js'
 import { endUnanswered, isAcquireTraced, isHoldTraced, traceAcquire, traceHold, traceHoldEnd } from './tracing.js'
 import { WaitQueue, type WaitQueueHost } from './wait-queue.js'
 import { isView } from './well-formed.js'
@@ -34,13 +34,6 @@ const MOST_STOLEN = 1_000
 
 /** Leases are verified at most this often, however often a client reports trouble: a flood would only make it worse. */
 const VERIFY_EVERY_MS = 1_000
-
-/** Why several locks cannot be had together: the request that somebody else is in the way of, or that the store failed. */
-interface NotTogether {
-  busy?: AcquireRequest | undefined
-  heldBy?: string | undefined
-  failure?: LeaseholdError | undefined
-}
 
 /** What `createLocks` runs on: everything one instance holds and waits for, on one store. */
 export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHost<Acquisition> {
@@ -61,6 +54,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   readonly revocations: Revocations
   readonly ordered: OrderedRequests
   readonly queueHeartbeat: QueueHeartbeat
+  readonly answersAtOnce: boolean
   closingReason: ClosedError | undefined = undefined
 
   readonly #queues = new TransientMap<string, WaitQueue<Acquisition>>()
@@ -68,7 +62,6 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   readonly #stolen = new Map<string, bigint>()
   /** What this instance believes to hold: of each owner its latest lease. */
   readonly #leases = new LeaseList<Lease>()
-  readonly #immediate: boolean
   /** Nobody keeps an order between processes: neither a queue nor the server's own. */
   readonly #unordered: boolean
   readonly #unsubscribe: (() => void) | undefined
@@ -93,7 +86,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     this.revocations = new Revocations(store, { timers: this.heartbeats, world, find, onError })
     this.ordered = new OrderedRequests(this.batcher)
     this.queueHeartbeat = QueueHeartbeat.of(store, this.batcher, world)
-    this.#immediate = store.immediate === true
+    this.answersAtOnce = this.batcher.answersAtOnce
     this.#unordered = !store.features.queue && !store.blocks
     this.#unsubscribe = store.onPossibleLoss?.((affected) => this.#verify(affected))
   }
@@ -118,12 +111,12 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     if (refused) return refused
     // A steal does not queue for what it takes by force.
     if (request.waitMs === 0 || request.steal) return this.#once(request)
-    // Most callers that look for a record find it: a queue entry would only have to be removed again.
-    const claim = this.#claim(request, request.onRefusal ? undefined : QUEUE_MS)
     let queue = this.#queues.size === 0 ? undefined : this.#queues.get(request.key)
+    let claim: Claim | undefined
     let answer: Answer | undefined
-    if (!queue && this.#immediate) {
+    if (!queue && this.answersAtOnce) {
       const sentAt = this.world.now()
+      claim = this.claim(request, request.onRefusal ? undefined : QUEUE_MS)
       answer = this.batcher.acquire(claim) as Answer
       if (answer.granted === true) {
         return Promise.resolve(this.hold(request, answer, sentAt, sentAt, this.preallocate(request), sentAt))
@@ -137,10 +130,11 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     else queue.pump()
     if (!acquisition.begun) {
       acquisition.limitWait()
+      queue.retryFirst()
       // It seeks a record that may be there already: the first one looks for all of them.
       if (request.onRefusal) queue.askFirst()
     }
-    return withFrames(acquisition.promise)
+    return acquisition.promise
   }
 
   /** One attempt. Null when busy; rejects at once when the store fails. */
@@ -156,54 +150,24 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
 
   /** Whether the store can decide these in one call. */
   canAcquireTogether(requests: readonly AcquireRequest[]): boolean {
-    const { features, maxBatch = Number.POSITIVE_INFINITY, maxTogether = maxBatch } = this.store
-    if (!features.atomic || requests.length > maxTogether) return false
+    const { features, maxBatch = Number.POSITIVE_INFINITY } = this.store
+    const most = features.atomic === true ? maxBatch : Number(features.atomic)
+    if (requests.length > most) return false
     return new Set(requests.map((request) => this.store.partition?.(request.key))).size === 1
   }
 
   /** One attempt at all of them: the locks, or why not, as far as that is known. Rejects when the caller aborts. */
   async acquireTogether(requests: readonly AcquireRequest[]): Promise<Lock[] | NotTogether> {
-    const [first] = requests as [AcquireRequest]
-    const refused = this.#refuseEarly(first)
+    const refused = this.#refuseEarly(requests[0] as AcquireRequest)
     if (refused) return refused
-    const claims = requests.map((request) => this.#claim(request, undefined))
-    const sentAt = this.world.now()
-    const giveBack = (answers: readonly Answer[]): void => {
-      for (const [i, answer] of answers.entries()) this.#releaseUnwanted(claims[i] as Claim, answer)
-    }
-    const asked = this.cleanup.track(Promise.resolve(this.batcher.acquireTogether(claims, giveBack)))
-    const wanted = first.signal ? unlessAborted(first.signal, asked, giveBack) : asked
-    // A call has a time limit of its own, and an attempt without a wait is given that.
-    const isShort = first.waitMs > 0 && first.waitMs < this.store.timeoutMs
-    const answers = isShort ? await unlessOver(this.world, first.waitMs, wanted, giveBack) : await wanted
-    if (!answers) return { failure: this.batcher.silence(first.waitMs) }
-    const usable =
-      !this.closingReason && answers.every((answer) => answer.granted === true && !this.stale(answer, sentAt))
-    if (usable) return requests.map((request, i) => this.hold(request, answers[i] as Grant, sentAt, sentAt))
-    giveBack(answers)
-    return this.closingReason ? {} : this.#whyNotTogether(requests, answers)
-  }
-
-  #whyNotTogether(requests: readonly AcquireRequest[], answers: readonly Answer[]): NotTogether {
-    for (const [i, answer] of answers.entries()) {
-      if (answer.granted === 'unknown') return { failure: answer.error as LeaseholdError }
-      if (answer.granted === false && (answer.blocker || answer.ahead))
-        return { busy: requests[i], heldBy: answer.blocker?.owner }
-    }
-    // A store need not tell which of them was in the way.
-    return {}
+    const claims = requests.map((request) => this.claim(request, undefined))
+    return acquireTogether(this, requests, claims)
   }
 
   /** The wait is over: what the caller is told. */
   timedOut(request: AcquireRequest, facts: { waitedMs: number; heldBy: string | undefined }): LockTimeoutError {
     this.events.emit('timeout', () => ({ ...requestFacts(request), ...facts }))
     return new LockTimeoutError(request.name, facts)
-  }
-
-  /** Whatever this answer may have left in the store, when nobody wants it any more. */
-  #releaseUnwanted({ key, owner, ttlMs }: Claim, answer: Answer): void {
-    if (answer.granted === true) void this.cleanup.release({ key, owner: answer.owner, token: answer.token }, ttlMs)
-    else if (answer.granted === 'unknown') void this.cleanup.release({ key, owner }, ttlMs)
   }
 
   /** Asks what a store may or may not be able to answer: to look, or to break glass. */
@@ -269,7 +233,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     if (lease.isOpen && isHoldTraced()) traceHold(lease)
     if (this.events.isHeard('acquired'))
       this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: lease.waitedMs }))
-    if (this.revocations.wasRevoked(grant.owner, grant.token)) lease.lose('revoked')
+    this.revocations.loseIfEnded(lease)
     if (request.steal) this.#stole(lease)
     // Its answer was overtaken by that of a steal of ours, which took it away.
     else if (this.#stolen.size > 0 && lease.token < (this.#stolen.get(request.key) ?? 0n)) lease.lose('revoked')
@@ -310,10 +274,14 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     }
     if (lease.staysInStore) return this.#releaseRecorded(lease)
     if (this.#queues.size > 0 && this.#passOn(lease)) return YES
-    if (!this.#immediate) return this.#releaseNow(lease)
+    if (!this.answersAtOnce) return this.#releaseNow(lease)
+    const queue = this.#queues.size > 0 ? this.#queues.get(lease.key) : undefined
     // A store in this process judges by the same clock, and says so itself if it is too late.
     endUnanswered(lease)
-    return this.#wasReleased(lease, this.batcher.release(lease) as Released) ? YES : NO
+    const wasReleased = this.#wasReleased(lease, this.batcher.release(lease) as Released)
+    // In the same step: an acquisition of another instance must not get in before one that waited here.
+    queue?.pump()
+    return wasReleased ? YES : NO
   }
 
   /** The next waiter of this process goes on with the lease, as long as its tenancy lasts. The store is not asked. */
@@ -323,8 +291,10 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     // The store is not asked whether the lease is still there: it has to be able to say so by itself.
     if (!this.revocations.isLive) return false
     const { tenancy, head } = queue
-    if (!head || head.begun || !tenancy.admits(head.request)) return false
-    const successor = head.inherit(lease)
+    // One reading for all that it decides: nothing else runs in between.
+    const now = this.world.now(true)
+    if (!head || head.begun || !tenancy.admits(head.request, now)) return false
+    const successor = head.inherit(lease, now)
     this.#leases.remove(lease)
     this.#leases.add(successor)
     lease.end()
@@ -358,7 +328,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   }
 
   retired(lease: Lease): void {
-    if (isHoldTraced()) traceHoldEnd(lease)
+    if (lease.trace) traceHoldEnd(lease)
     this.heartbeats.clear(lease)
     if (this.#queues.size > 0 && !lease.successor) this.#endTenancy(lease)
     if (!this.#leases.remove(lease)) return
@@ -424,7 +394,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     return undefined
   }
 
-  #claim(request: AcquireRequest, queueMs: number | undefined): Claim {
+  claim(request: AcquireRequest, queueMs: number | undefined): Claim {
     const { key, weight, capacity, ttlMs, value, announce, steal } = request
     const owner = request.owner ?? this.identity.next()
     const renewed = request.autoRenew && request.maxHoldMs === undefined
@@ -451,7 +421,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   }
 
   #attempt(request: AcquireRequest): ReturnType<typeof attempt> {
-    return attempt(this, request, this.#claim(request, undefined))
+    return attempt(this, request, this.claim(request, undefined))
   }
 
   #wasReleased(lease: Lease, answer: Released): boolean {

@@ -9,11 +9,11 @@ import { isObserved } from './abort-fanout.js'
  */
 export class HandleTracker {
   /** Strong until the first heartbeat, weak from then on: most locks are released by then and never pay for a WeakRef. */
-  #handle: object | undefined = undefined
+  #handle: object | undefined
   /** Weak from the first heartbeat on, unless somebody listens: a lock whose signal was read may be forgotten too. */
   #controller: AbortController | WeakRef<AbortController> | undefined = undefined
 
-  attach(handle: object): void {
+  constructor(handle: object | undefined) {
     this.#handle = handle
   }
 

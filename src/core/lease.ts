@@ -3,7 +3,6 @@ import {
   InvalidOptionError,
   type LeaseholdError,
   LockLostError,
-  type LossFacts,
   type LossReason,
   StoreUnavailableError,
 } from '../errors.js'
@@ -13,14 +12,13 @@ import type { AcquireRequest } from './request.js'
 import type { Batcher } from './batcher.js'
 import type { Cleanup } from './cleanup.js'
 import { type Events, type LockFacts, requestFacts } from './events.js'
-import { warn } from './guarded.js'
 import { HandleTracker } from './handle-tracker.js'
 import type { Heartbeat, RenewedInBulk } from './heartbeat.js'
 import type { ListedLease } from './lease-list.js'
-import { whyExpired } from './loss.js'
-import { NEVER, RenewalLog } from './renewal-log.js'
+import { factsOfLoss, reasonOfExpiry } from './loss.js'
+import { RenewalLog } from './renewal-log.js'
 import { QUEUE_MS } from './retry-delay.js'
-import type { Stall, StallMonitor } from './stall-monitor.js'
+import type { StallMonitor } from './stall-monitor.js'
 import { Timed, type Timers } from './timers.js'
 
 /**
@@ -48,8 +46,6 @@ const RETRY_SLOTS = 32
 
 /** A lease is passed on only if this share is left of its ttl, or of what a hand-off by the store lasts. */
 const PASS_ON_SHARE = 0.5
-
-const NO_FACTS: LossFacts = { stalledMs: 0, attempts: [] }
 
 /** `provisional`: granted for a short time only, so that a dead waiter does not block the others; to be renewed soon. */
 export type LeaseGrant = Grant & { provisional?: boolean }
@@ -103,25 +99,20 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
   /** Its message on `leasehold:hold`, if somebody subscribed to that. */
   trace: LockFacts | undefined = undefined
   autoRenew: boolean
-  readonly #handle = new HandleTracker()
+  /** The `Lock` that users hold, until `#tracker` has it. */
+  #handle: object | undefined = undefined
+  /** Made with the first heartbeat or signal. */
+  #tracker: HandleTracker | undefined = undefined
   #renewing: Promise<unknown> | undefined = undefined
-  #renewal: Renewal | undefined = undefined
   #failures = 0
   /** Made with the first renewal: a lease that is released before costs nothing more. */
   #log: RenewalLog | undefined = undefined
-  #verifiedAt: number = Number.NEGATIVE_INFINITY
-  /** Until when the last grant or renewal was to last. The store may have given less. */
-  #askedUntil: number = Number.NEGATIVE_INFINITY
+  /** With `maxHold`: until when the last grant or renewal was to last. The store may have given less. */
+  #askedUntil = 0
   /** More time was asked for and not given yet: the next attempt asks again, also without `autoRenew`. */
   #wantsMore = false
   /** It was handed off for a short time, and has not got its ttl yet. */
   #provisional = false
-  /** Set if `extend` made the lease shorter: until when the store keeps it, since a store never shortens. */
-  #storedUntil: number | undefined = undefined
-  /** Until when a renewal may have made the store keep it, answered or not. */
-  #mayLastUntil: number = Number.NEGATIVE_INFINITY
-  /** `extend` made it shorter at this moment: the answer to a renewal that was sent before must not make it longer again. */
-  #shortenedAt: number = Number.NEGATIVE_INFINITY
   /** It waits for the renewals that are due together with it. */
   #isDue = false
   /** `keep` was tried, and may have worked although it was not answered: what it left is not ours to release. */
@@ -142,13 +133,15 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
     this.acquiredAt = now
     this.waitedMs = now - since
     const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)
-    this.deadline = Math.min(until, this.holdUntil)
-    this.#askedUntil = grant.provisional ? until : sentAt + this.request.ttlMs
+    if (this.request.maxHoldMs === undefined) this.deadline = until
+    else {
+      this.deadline = Math.min(until, this.holdUntil)
+      this.#askedUntil = grant.provisional ? until : sentAt + this.request.ttlMs
+    }
     this.#wantsMore = this.#provisional = grant.provisional === true
     // After a hand-off no timer is set yet: setting one would delay the caller that has just been granted.
     if (this.#wantsMore) this.host.heartbeats.park(this)
     else this.#schedule(sentAt)
-    if (grant.lost) this.#endWithSession(grant.lost)
     this.host.stalls.watch()
   }
 
@@ -160,11 +153,9 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
     this.acquiredAt = now
     this.waitedMs = now - since
     this.deadline = from.deadline
-    this.#askedUntil = from.#askedUntil
     this.#wantsMore = from.#wantsMore
     this.#provisional = from.#provisional
-    this.#mayLastUntil = from.#mayLastUntil
-    this.#verifiedAt = from.#verifiedAt
+    if (from.#log) this.#log = from.#log.passedOn(now)
     // The clean-up behind a request that was not answered waits until the store's lease has ended.
     this.onEnd = from.onEnd
     from.onEnd = undefined
@@ -178,11 +169,11 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
   }
 
   /** Nothing about it is in doubt, its terms are those of its request, and enough of its time is certain to be left. */
-  get canBePassedOn(): boolean {
+  canBePassedOn(now: number): boolean {
     if (!this.isOpen || this.takenBack || this.#renewing || this.#isDue || this.#failures > 0 || this.#kept)
       return false
-    if (!this.autoRenew || this.ttlMs !== this.request.ttlMs || this.#storedUntil !== undefined) return false
-    return this.deadline - this.host.world.now(true) >= Math.min(this.ttlMs, QUEUE_MS) * PASS_ON_SHARE
+    if (!this.autoRenew || this.ttlMs !== this.request.ttlMs || this.#log?.storedUntil !== undefined) return false
+    return this.deadline - now >= Math.min(this.ttlMs, QUEUE_MS) * PASS_ON_SHARE
   }
 
   get key(): string {
@@ -231,7 +222,7 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
 
   /** For how long the store may keep it at most. */
   get storedMs(): number {
-    const until = Math.max(this.#storedUntil ?? this.deadline, this.#mayLastUntil)
+    const until = Math.max(this.#log?.storedUntil ?? this.deadline, this.#log?.mayLastUntil ?? this.deadline)
     return Math.max(this.ttlMs, until - this.host.world.now())
   }
 
@@ -243,10 +234,11 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
   get signal(): AbortSignal {
     this.noticeDeadline()
     if (this.released && !this.takenBack) return this.#releasedSignal()
-    if (this.#handle.signal) return this.#handle.signal
-    const signal = this.#handle.createSignal()
+    const tracker = this.#track()
+    if (tracker.signal) return tracker.signal
+    const signal = tracker.createSignal()
     const reason = this.loss ?? this.takenBack ?? this.host.closingReason
-    if (reason) this.#handle.abort(reason)
+    if (reason) tracker.abort(reason)
     return signal
   }
 
@@ -255,7 +247,7 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
    * holder's own release: nothing was lost, and listeners would take it for that.
    */
   #releasedSignal(): AbortSignal {
-    const taken = this.#handle.signal
+    const taken = this.#tracker?.signal
     if (taken?.aborted) return taken
     return AbortSignal.abort(new LockLostError(this.request.name, 'released'))
   }
@@ -267,7 +259,14 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
 
   /** The `Lock` that users hold. Kept until the first heartbeat, so that a forgotten lock is noticed at the second. */
   attachHandle(handle: object): void {
-    this.#handle.attach(handle)
+    this.#handle = handle
+  }
+
+  #track(): HandleTracker {
+    this.#tracker ??= new HandleTracker(this.#handle)
+    // The tracker decides from now on what keeps the lock reachable.
+    this.#handle = undefined
+    return this.#tracker
   }
 
   /** A provisional lease asks for its full ttl, unless it is released before. */
@@ -283,17 +282,17 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
     else if (this.#renewing) {
       this.#awaitDeadline()
       this.#warnOfRisk()
-    } else if (this.#handle.isForgotten) this.#abandon()
+    } else if (this.#tracker?.isForgotten) this.#abandon()
     else {
-      this.#handle.holdWeakly()
+      this.#track().holdWeakly()
       this.#verifyInBulk(now)
     }
   }
 
   /** Something may have happened to it. Not again within `everyMs`, unless that verification is still out. */
   verifySoon(now: number, everyMs: number): void {
-    if (this.#renewing || !this.isOpen || now < this.#verifiedAt + everyMs) return
-    this.#verifiedAt = now
+    if (this.#renewing || !this.isOpen || (this.#log && now < this.#log.verifiedAt + everyMs)) return
+    this.#history.verifiedAt = now
     this.#verifyInBulk(now)
   }
 
@@ -317,8 +316,9 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
 
   get renewal(): Renewal {
     const { key, owner, token, ttlMs } = this
-    if (this.#renewal?.ttlMs !== ttlMs) this.#renewal = { key, owner, token, ttlMs }
-    return this.#renewal as Renewal
+    const log = this.#history
+    if (log.renewal?.ttlMs !== ttlMs) log.renewal = { key, owner, token, ttlMs }
+    return log.renewal as Renewal
   }
 
   beginRenewal(answered: Promise<void>, now: number): boolean {
@@ -388,7 +388,7 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
     this.#awaitDeadline()
     const { key, owner, token } = this
     // Like a heartbeat, so that there is none beside it. Closing waits for it.
-    const renewing = cleanup.track(batcher.renew({ key, owner, token, ttlMs, value, last: true }))
+    const renewing = cleanup.track(batcher.renew({ key, owner, token, ttlMs, value }))
     this.#renewing = renewing
     const answer = await renewing
     this.#renewing = undefined
@@ -420,9 +420,10 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
     this.assertHeld()
     const shorter = this.host.world.now() + ttlMs - driftOf(ttlMs)
     if (shorter < this.deadline) {
-      this.#storedUntil ??= this.deadline
+      const log = this.#history
+      log.storedUntil ??= this.deadline
       this.deadline = shorter
-      this.#shortenedAt = this.host.world.now()
+      log.shortenedAt = this.host.world.now()
       // The timer is set for the later deadline, and a renewal in flight leaves it there.
       if (this.#renewing) this.#awaitDeadline()
     }
@@ -452,26 +453,26 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
 
   #lose(why: LossReason, cause?: unknown): void {
     if (this.loss) return
-    const facts = this.#orElse(NO_FACTS, this.#lossFacts)
+    const facts = factsOfLoss(this, this.#log)
     this.loss = new LockLostError(this.request.name, why, cause === undefined ? facts : { ...facts, cause })
     this.#retire()
-    this.#handle.abort(this.loss)
+    this.#tracker?.abort(this.loss)
     this.onLoss?.()
     const error = this.loss
     this.host.events.emit('lost', () => ({ ...this.facts(), heldMs: this.heldMs, why, ...facts, error }))
-    const storedLonger = this.#storedUntil !== undefined && why !== 'gone' && why !== 'revoked'
+    const storedLonger = this.#log?.storedUntil !== undefined && why !== 'gone' && why !== 'revoked'
     if (storedLonger && !this.#kept) void this.host.cleanup.release(this, this.storedMs)
   }
 
   /** Work should end, because the instance closes. The lease is still renewed. */
   announceClosing(reason: ClosedError): void {
-    this.#handle.abort(reason)
+    this.#tracker?.abort(reason)
   }
 
   /** `releaseAll` or `close` is about to release it, and the work under it did not ask for that. */
   takeBack(reason: LockLostError): void {
     this.takenBack = reason
-    this.#handle.abort(reason)
+    this.#tracker?.abort(reason)
     this.onLoss?.()
   }
 
@@ -513,26 +514,31 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
   }
 
   #sent(now: number, until: number): void {
-    if (until > this.#mayLastUntil) this.#mayLastUntil = until
+    this.#history.sent(now, until)
+  }
+
+  get #history(): RenewalLog {
     this.#log ??= new RenewalLog(this.acquiredAt)
-    this.#log.sent(now)
+    return this.#log
   }
 
   /** `now`: when the answer came. `asked`: until when more time was asked for, if it was. */
   #renewed(answer: Renewed, sentAt: number, now: number, asked: number | undefined): void {
-    this.#log?.answered(answer, now)
-    if (answer.outcome === 'ours' && asked !== undefined) this.#askedUntil = asked
+    const log = this.#history
+    log.answered(answer, now)
+    if (answer.outcome === 'ours' && asked !== undefined && this.request.maxHoldMs !== undefined)
+      this.#askedUntil = asked
     if (this.isOpen && now >= this.deadline) this.#runOut()
     if (this.released || this.loss) {
       // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
       if (answer.outcome === 'ours' && this.loss && !this.#kept) void this.host.cleanup.release(this, this.storedMs)
     } else if (answer.outcome === 'ours') {
       this.#failures = 0
-      this.#log?.succeeded(sentAt)
+      log.succeeded(sentAt)
       const until = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)
-      if (asked !== undefined) this.deadline = sentAt < this.#shortenedAt ? Math.min(until, this.deadline) : until
+      if (asked !== undefined) this.deadline = sentAt < log.shortenedAt ? Math.min(until, this.deadline) : until
       this.#wantsMore = this.#provisional = false
-      if (this.#storedUntil !== undefined && this.#storedUntil <= this.deadline) this.#storedUntil = undefined
+      if (log.storedUntil !== undefined && log.storedUntil <= this.deadline) log.storedUntil = undefined
       this.#schedule(sentAt)
       if (this.host.events.isHeard('renewed')) this.host.events.emit('renewed', () => this.facts())
     } else if (answer.outcome === 'gone') this.lose('gone')
@@ -570,7 +576,7 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
 
   /** The store was asked for all that `maxHold` allows: there is nothing left to renew. */
   get #isFinal(): boolean {
-    return this.#askedUntil >= this.holdUntil - 1
+    return this.request.maxHoldMs !== undefined && this.#askedUntil >= this.holdUntil - 1
   }
 
   /** Provisional to the end, and without renewals it would have ended by now all the same. */
@@ -581,52 +587,8 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
   #runOut(): void {
     if (this.#isFinal) this.lose('max-hold')
     else if (this.autoRenew || (this.#wantsMore && !this.#hadItsTime))
-      this.lose(this.#orElse('expired', this.#whyExpired), this.#log?.lastError)
+      this.lose(reasonOfExpiry(this, this.#log), this.#log?.lastError)
     else this.lose('expired')
-  }
-
-  /** Whatever goes wrong while a loss is explained, such as a store that throws: the loss itself must not be held up. */
-  #orElse<T>(unknown: T, explain: () => T): T {
-    try {
-      return explain.call(this)
-    } catch (error) {
-      warn(error)
-      return unknown
-    }
-  }
-
-  #whyExpired(): LossReason {
-    const { world, store } = this.host
-    const log = this.#log
-    const now = world.now()
-    const stall = this.#longestStall(now)
-    const outage = this.#orElse<unknown>(undefined, () => store.outage?.())
-    const since = log?.troubleSince ?? NEVER
-    const dueAt = since !== NEVER ? since : Math.max(this.dueAt, this.acquiredAt)
-    return whyExpired({ dueAt, deadline: this.deadline, now, stall, log, outage })
-  }
-
-  #longestStall(now: number): Stall | undefined {
-    // A lease that was handed off has no due time before it is confirmed; and one whose answer came late was due before that.
-    const readAt = this.#log?.answeredAt ?? NEVER
-    const dueAt = this.dueAt > 0 ? Math.max(this.dueAt, this.acquiredAt, readAt) : Number.POSITIVE_INFINITY
-    return this.host.stalls.longestSince(this.#log?.renewedAt ?? this.acquiredAt, now, dueAt)
-  }
-
-  #lossFacts(): LossFacts {
-    const { world } = this.host
-    const now = world.now()
-    const stall = this.#longestStall(now)
-    return {
-      stalledMs: stall ? stall.to - stall.from : 0,
-      lastRenewedMsAgo: now - (this.#log?.renewedAt ?? this.acquiredAt),
-      attempts: this.#log?.attempts(now, world.date()) ?? [],
-    }
-  }
-
-  #endWithSession(lost: AbortSignal): void {
-    if (lost.aborted) this.lose('session', lost.reason)
-    else lost.addEventListener('abort', () => this.lose('session', lost.reason), { once: true })
   }
 
   #abandon(): void {
@@ -637,6 +599,7 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
   #retire(): void {
     this.host.retired(this)
     this.onEnd?.()
-    this.#handle.drop()
+    this.#handle = undefined
+    this.#tracker?.drop()
   }
 }

@@ -1,6 +1,9 @@
-import type { LossReason } from '../errors.js'
+import type { LossFacts, LossReason } from '../errors.js'
+import type { Store } from '../store.js'
+import type { World } from '../util/world.js'
+import { warn } from './guarded.js'
 import { NEVER, type RenewalLog } from './renewal-log.js'
-import type { Stall } from './stall-monitor.js'
+import type { Stall, StallMonitor } from './stall-monitor.js'
 
 /** A stall that took this share of the time in which a renewal could have saved the lease is the cause of its loss. */
 const DECISIVE_SHARE = 0.5
@@ -12,7 +15,62 @@ const DOWN_WORDS = /^(LOADING|MASTERDOWN|CLUSTERDOWN)\b|ECONNREFUSED/
 /** How deep causes are followed: an error may be its own cause. */
 const DEEPEST = 6
 
-export interface LossEvidence {
+const NO_FACTS: LossFacts = { stalledMs: 0, attempts: [] }
+
+/** A lease that was lost, as its explanation sees it. */
+export interface LostLease {
+  readonly host: { readonly world: World; readonly store: Store; readonly stalls: StallMonitor }
+  readonly acquiredAt: number
+  readonly deadline: number
+  /** When its timer was due. 0: none was set since it was handed off. */
+  readonly dueAt: number
+}
+
+/** Why a lease that was to be renewed ran out. `log`: what became of its renewals, if there were any. */
+export function reasonOfExpiry(lease: LostLease, log: RenewalLog | undefined): LossReason {
+  return orElse('expired', () => {
+    const { world, store } = lease.host
+    const now = world.now()
+    const stall = longestStall(lease, log, now)
+    const outage = orElse<unknown>(undefined, () => store.outage?.())
+    const since = log?.troubleSince ?? NEVER
+    const dueAt = since !== NEVER ? since : Math.max(lease.dueAt, lease.acquiredAt)
+    return whyExpired({ dueAt, deadline: lease.deadline, now, stall, log, outage })
+  })
+}
+
+/** What led to the loss, as far as this process knows. */
+export function factsOfLoss(lease: LostLease, log: RenewalLog | undefined): LossFacts {
+  return orElse(NO_FACTS, () => {
+    const { world } = lease.host
+    const now = world.now()
+    const stall = longestStall(lease, log, now)
+    return {
+      stalledMs: stall ? stall.to - stall.from : 0,
+      lastRenewedMsAgo: now - (log?.renewedAt ?? lease.acquiredAt),
+      attempts: log?.attempts(now, world.date()) ?? [],
+    }
+  })
+}
+
+/** Whatever goes wrong while a loss is explained, such as a store that throws: the loss itself must not be held up. */
+function orElse<T>(unknown: T, explain: () => T): T {
+  try {
+    return explain()
+  } catch (error) {
+    warn(error)
+    return unknown
+  }
+}
+
+function longestStall(lease: LostLease, log: RenewalLog | undefined, now: number): Stall | undefined {
+  // A lease that was handed off has no due time before it is confirmed; and one whose answer came late was due before that.
+  const readAt = log?.answeredAt ?? NEVER
+  const dueAt = lease.dueAt > 0 ? Math.max(lease.dueAt, lease.acquiredAt, readAt) : Number.POSITIVE_INFINITY
+  return lease.host.stalls.longestSince(log?.renewedAt ?? lease.acquiredAt, now, dueAt)
+}
+
+interface LossEvidence {
   /** When the first renewal was due or sent that could have saved it. */
   dueAt: number
   deadline: number
@@ -24,8 +82,7 @@ export interface LossEvidence {
   outage: unknown
 }
 
-/** Why a lease that was to be renewed ran out. */
-export function whyExpired({ dueAt, deadline, now, stall, log, outage }: LossEvidence): LossReason {
+function whyExpired({ dueAt, deadline, now, stall, log, outage }: LossEvidence): LossReason {
   const wasTried = log !== undefined && log.troubleSince !== NEVER
   if (stall) {
     const overlap = Math.min(stall.to, deadline) - Math.max(stall.from, dueAt)

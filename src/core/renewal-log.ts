@@ -1,5 +1,5 @@
 import type { RenewalAttempt } from '../errors.js'
-import type { Renewed } from '../store.js'
+import type { Renewal, Renewed } from '../store.js'
 import { reasonOf } from '../util/reason.js'
 import { redact } from '../util/redact.js'
 
@@ -16,7 +16,7 @@ interface Attempt {
   error: unknown
 }
 
-/** What became of the renewals of one lease. Made with the first one: most leases are released before. */
+/** What became of one lease since its grant: renewals and `extend`. Made with the first of them: most leases are released before. */
 export class RenewalLog {
   /** When the last good renewal, or the grant, was sent. */
   renewedAt: number
@@ -24,6 +24,16 @@ export class RenewalLog {
   troubleSince: number = NEVER
   /** A renewal has failed, or is not answered, and none has succeeded since. */
   atRisk = false
+  /** What the heartbeat sends: the same object each time. */
+  renewal: Renewal | undefined = undefined
+  /** When it was last verified out of turn. */
+  verifiedAt: number = Number.NEGATIVE_INFINITY
+  /** Until when a renewal may have made the store keep it, answered or not. */
+  mayLastUntil: number = Number.NEGATIVE_INFINITY
+  /** `extend` made it shorter at this moment: the answer to a renewal that was sent before must not make it longer again. */
+  shortenedAt: number = Number.NEGATIVE_INFINITY
+  /** Set if `extend` made the lease shorter: until when the store keeps it, since a store never shortens. */
+  storedUntil: number | undefined = undefined
   #sentAt = NEVER
   /** A ring of `KEPT_ATTEMPTS`. */
   readonly #attempts: Attempt[] = []
@@ -33,8 +43,18 @@ export class RenewalLog {
     this.renewedAt = grantedAt
   }
 
-  sent(now: number): void {
+  /** For the lock that the lease is passed on to: what the store may still know of it. */
+  passedOn(now: number): RenewalLog {
+    const log = new RenewalLog(now)
+    log.verifiedAt = this.verifiedAt
+    log.mayLastUntil = this.mayLastUntil
+    return log
+  }
+
+  /** `until`: how long the lease lasts if the store agrees. */
+  sent(now: number, until: number): void {
     this.#sentAt = now
+    if (until > this.mayLastUntil) this.mayLastUntil = until
     if (this.troubleSince === NEVER) this.troubleSince = now
   }
 

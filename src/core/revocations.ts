@@ -9,15 +9,22 @@ const LINGER_MS = 5_000
 /** So many revocations of leases that are not known here are remembered: their grant may still be on its way. */
 const MOST_REMEMBERED = 1_000
 
-/** Notices leases that were revoked: one subscription for all that this instance holds, opened with the first of them. */
+/** A lease that the store may say has ended: taken away, or with the connection it was bound to. */
+interface EndedLease {
+  readonly owner: string
+  readonly token: bigint
+  lose(why: 'revoked' | 'session', cause?: unknown): void
+}
+
+/** Notices leases that were revoked, or whose session ended: one subscription for all that this instance holds, opened with the first of them. */
 export class Revocations {
   readonly #store: Store
   readonly #timers: Timers
   readonly #world: World
-  readonly #find: (owner: string) => { token: bigint; lose: (why: 'revoked') => void } | undefined
+  readonly #find: (owner: string) => EndedLease | undefined
   readonly #onError: (error: unknown) => void
-  /** By owner, the token that was revoked; undefined where owners are never used again. */
-  readonly #early = new Map<string, bigint | undefined>()
+  /** By owner, what has ended: its token is undefined where owners are never used again. */
+  readonly #early = new Map<string, { token: bigint | undefined; broken: unknown }>()
   readonly #linger = new Alarm(() => this.#closeIfUnused())
   #watch: Watch | undefined
   #users = 0
@@ -29,7 +36,7 @@ export class Revocations {
     tools: {
       timers: Timers
       world: World
-      find: (owner: string) => { token: bigint; lose: (why: 'revoked') => void } | undefined
+      find: (owner: string) => EndedLease | undefined
       onError: (error: unknown) => void
     },
   ) {
@@ -46,7 +53,7 @@ export class Revocations {
     this.#wasUsed = true
     if (this.#watch) return
     try {
-      this.#watch = this.#store.watchRevoked((lease) => guarded(() => this.#revoked(lease)))
+      this.#watch = this.#store.watchRevoked((lease, broken) => guarded(() => this.#ended(lease, broken)))
       ignoreRejection(this.#watch.ready)
     } catch (error) {
       this.#onError(error)
@@ -70,12 +77,12 @@ export class Revocations {
     if (!this.#linger.queue) this.#closeLater()
   }
 
-  /** Whether this grant was revoked before its answer had arrived. An earlier one of the same owner says nothing of it. */
-  wasRevoked(owner: string, token: bigint): boolean {
-    if (this.#early.size === 0 || !this.#early.has(owner)) return false
-    const revoked = this.#early.get(owner)
-    this.#early.delete(owner)
-    return revoked === undefined || revoked >= token
+  /** This grant may have ended before its answer had arrived. An earlier one of the same owner says nothing of it. */
+  loseIfEnded(lease: EndedLease): void {
+    const ended = this.#early.size === 0 ? undefined : this.#early.get(lease.owner)
+    if (!ended) return
+    this.#early.delete(lease.owner)
+    if (ended.token === undefined || ended.token >= lease.token) lose(lease, ended.broken)
   }
 
   close(): void {
@@ -96,11 +103,16 @@ export class Revocations {
     else this.close()
   }
 
-  #revoked({ owner, token }: LeaseId): void {
+  #ended({ owner, token }: LeaseId, broken: unknown): void {
     const lease = this.#find(owner)
     if (!lease) {
       if (this.#early.size >= MOST_REMEMBERED) this.#early.clear()
-      this.#early.set(owner, token)
-    } else if (token === undefined || token === lease.token) lease.lose('revoked')
+      this.#early.set(owner, { token, broken })
+    } else if (token === undefined || token === lease.token) lose(lease, broken)
   }
+}
+
+function lose(lease: EndedLease, broken: unknown): void {
+  if (broken === undefined) lease.lose('revoked')
+  else lease.lose('session', broken)
 }

@@ -34,6 +34,8 @@ export function isSameLease(before: AcquireRequest, next: AcquireRequest): boole
 export interface TenancyHost {
   readonly world: World
   readonly waits: Timers
+  /** The store answers at once: a waiter that asks when the lock is released loses no time by that. */
+  readonly answersAtOnce: boolean
 }
 
 export interface TenancyQueue {
@@ -68,24 +70,29 @@ export class Tenancy {
 
   /** Whether the lease would be passed on to this request when it is released. */
   suits(request: AcquireRequest): boolean {
-    return isSameLease(this.lease.request, request)
+    // Requests without options are built once per name, and this one was compared when the tenancy began.
+    return request === this.lease.request || isSameLease(this.lease.request, request)
   }
 
   /** Whether the lease may be passed on to this request now. */
-  admits(request: AcquireRequest): boolean {
+  admits(request: AcquireRequest, now: number): boolean {
     return (
-      this.#host.world.now() < this.#until &&
+      this.#left > 0 &&
+      now < this.#until &&
       !request.signal?.aborted &&
       this.suits(request) &&
-      this.lease.canBePassedOn
+      this.lease.canBePassedOn(now)
     )
   }
 
-  /** `next`: what the waiter behind asks for. If it cannot be passed the lease, it asks the store while this lock is held. */
+  /**
+   * `next`: what the waiter behind asks for. If it cannot be passed the lease, it asks the store while this lock is held; where the
+   * store answers at once, when this lock is released: it gets the lease then, unless others have a queue entry.
+   */
   passedTo(lease: Lease, next: AcquireRequest | undefined): void {
     this.lease = lease
     this.#left--
-    if (this.#left === 0 || (next && !this.suits(next))) this.end()
+    if ((this.#left === 0 && !this.#host.answersAtOnce) || (next && !this.suits(next))) this.end()
   }
 
   end(): void {

@@ -12,6 +12,7 @@ const ABREAST = 64
 /** An acquisition, as its wait queue sees it. */
 export interface Waiter {
   readonly request: AcquireRequest
+  /** Made when it is first read: most waiters of a crowd are passed a lease and never ask. */
   readonly owner: string
   /** Neighbours in the queue. */
   previous: Waiter | undefined
@@ -32,6 +33,8 @@ export interface Waiter {
   followed(): void
   /** Ask the store again. */
   notify(): void
+  /** Ask again if its last request failed a while ago: somebody has come behind it. */
+  retryForNewcomer(): void
 }
 
 /** What a wait queue needs from its instance. */
@@ -59,9 +62,11 @@ export class WaitQueue<W extends Waiter = Waiter> {
   #subscription: Subscription | undefined
   #subscribing: Promise<boolean> | undefined
   #pumping = false
+  /** The one that has asked, as long as no second one has. */
+  #asked: W | undefined = undefined
   /**
-   * Most events name the owner they are for: with thousands of waiters, each event must not be shown to each of them. Made for
-   * the second waiter: most queues never have one, and a map for each of them shows in the price of a lock.
+   * Those that have asked. Most events name the owner they are for: with thousands of waiters, each event must not be shown to
+   * each of them. Made for the second one: most queues never have it, and a map for each of them shows in the price of a lock.
    */
   #byOwner: Map<string, W> | undefined = undefined
   /** How many have not had their turn yet. */
@@ -116,8 +121,6 @@ export class WaitQueue<W extends Waiter = Waiter> {
     else this.#first = acquisition
     this.#last = acquisition
     const first = this.#first as W
-    if (this.#byOwner) this.#byOwner.set(acquisition.owner, acquisition)
-    else if (first.next) this.#byOwner = new Map([first, acquisition].map((each) => [each.owner, each]))
     this.#notBegun++
     if (acquisition.request.queueInStore) this.#queueInStore++
     if (first.next === acquisition) first.followed()
@@ -130,13 +133,26 @@ export class WaitQueue<W extends Waiter = Waiter> {
     return head
   }
 
+  /** Somebody came behind the first one, whose request may have failed a while ago. */
+  retryFirst(): void {
+    this.#first?.retryForNewcomer()
+  }
+
   /** The first one asks again now. */
   askFirst(): void {
     this.#first?.notify()
   }
 
-  /** Its turn has come. */
-  began(): void {
+  /** Its turn has come: it asks the store, and events may concern it from now on. */
+  began(acquisition: W): void {
+    this.#notBegun--
+    if (this.#byOwner) this.#byOwner.set(acquisition.owner, acquisition)
+    else if (!this.#asked) this.#asked = acquisition
+    else this.#byOwner = new Map([this.#asked, acquisition].map((each) => [each.owner, each]))
+  }
+
+  /** It leaves without having asked. */
+  neverBegan(): void {
     this.#notBegun--
   }
 
@@ -146,7 +162,8 @@ export class WaitQueue<W extends Waiter = Waiter> {
     this.#byOwner?.set(acquisition.owner, acquisition)
   }
 
-  leave(acquisition: W): void {
+  /** `hasAsked`: its turn had come. */
+  leave(acquisition: W, hasAsked: boolean): void {
     const { previous, next } = acquisition as { previous: W | undefined; next: W | undefined }
     if (previous) previous.next = next
     else if (this.#first === acquisition) this.#first = next
@@ -158,10 +175,15 @@ export class WaitQueue<W extends Waiter = Waiter> {
       if (acquisition.granted) this.grantedAt = this.#host.world.now()
       else if (acquisition.hasOpenRequest) this.openRequestEndedAt = this.#host.world.now()
     }
-    this.#byOwner?.delete(acquisition.owner)
+    if (hasAsked) this.#forget(acquisition)
     if (acquisition.request.queueInStore) this.#queueInStore--
     if (!this.#first) this.#emptied()
     else if (!this.#awaitsTenancy()) this.#pumpSoon()
+  }
+
+  #forget(acquisition: W): void {
+    this.#byOwner?.delete(acquisition.owner)
+    if (this.#asked === acquisition) this.#asked = undefined
   }
 
   /** Not at once: when many leave together, those in between should not ask just before they leave. */
@@ -277,9 +299,8 @@ export class WaitQueue<W extends Waiter = Waiter> {
 
   readonly #hear = (event: StoreEvent): void => {
     if ('owner' in event && event.owner !== undefined) {
-      const first = this.#first?.owner === event.owner ? this.#first : undefined
-      const named = this.#byOwner ? this.#byOwner.get(event.owner) : first
-      if (named?.begun) named.hear(event)
+      const named = this.#byOwner ? this.#byOwner.get(event.owner) : this.#asked
+      if (named?.owner === event.owner) named.hear(event)
       return
     }
     let acquisition = this.#first

@@ -122,7 +122,7 @@ export class WebLocks {
     const { mode = 'exclusive', signal, steal } = options
     const key = `lock:${this.#defaults.prefix}${name}`
     // The memory store takes any name that the specification allows; elsewhere it must be sent and stored.
-    if (!this.#engine.store.immediate) this.#defaults.key('lock', name)
+    if (!this.#engine.batcher.answersAtOnce) this.#defaults.key('lock', name)
     return {
       name,
       kind: 'lock',

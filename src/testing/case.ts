@@ -50,7 +50,7 @@ export type Alternative = Pick<Case, 'name' | 'needs' | 'run'>
 const visible: Partial<Record<Need, (store: Store) => boolean>> = {
   queue: (store) => store.features.queue,
   counting: (store) => store.features.counting,
-  atomic: (store) => store.features.atomic,
+  atomic: (store) => store.features.atomic !== false,
   values: (store) => store.features.values,
   watch: (store) => store.watch !== undefined,
   watchGrants: (store) => store.watchGrants !== undefined,

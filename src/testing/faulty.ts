@@ -78,14 +78,17 @@ export interface FaultyOptions {
   world?: World
 }
 
+/** Milliseconds for a store that answers at once and has no time limit of its own: what most stores have. */
+const TIMEOUT_MS = 2_000
+
 /** The same store, with faults in between. A call that no fault affects is passed on unchanged. */
 export function faulty(store: Store, faults: readonly Fault[] = [], options: FaultyOptions = {}): FaultyStore {
   const injector = new FaultInjector(options.world ?? realWorld)
   for (const fault of faults) injector.inject(fault)
-  return wrap(store, injector, options.timeoutMs ?? store.timeoutMs)
+  // Never 0: a fault may turn any answer into a promise.
+  return wrap(store, injector, options.timeoutMs ?? (store.timeoutMs || TIMEOUT_MS))
 }
 
-/** Never `immediate`: a fault may turn any answer into a promise. */
 function wrap(store: Store, injector: FaultInjector, timeoutMs: number): FaultyStore {
   const lossListeners = new Set<(affected?: (key: string) => boolean) => void>()
   return {

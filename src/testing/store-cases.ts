@@ -12,6 +12,7 @@ import { mixedBatchCases } from './cases/mixed-batches.js'
 import { nameCases } from './cases/names.js'
 import { queueExpiryCases } from './cases/queue-expiry.js'
 import { queueEntryCases } from './cases/queue-entries.js'
+import { rateStateCases } from './cases/rate-state.js'
 import { rateCases } from './cases/rate.js'
 import { revocationCases } from './cases/revocations.js'
 import { contentionCases } from './cases/contention.js'
@@ -47,5 +48,6 @@ export function storeCases(): Case[] {
     ...viewCases,
     ...largeListingCases,
     ...rateCases,
+    ...rateStateCases,
   ]
 }

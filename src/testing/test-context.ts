@@ -107,7 +107,7 @@ export class TestContext {
   /** Another client that misbehaves on demand. Its timeout is short, so that lost replies cost little time. */
   async faulty(...faults: Fault[]): Promise<FaultyStore> {
     const client = await this.client()
-    return faulty(client, faults, { timeoutMs: Math.min(LOST_AFTER_MS, client.timeoutMs) })
+    return faulty(client, faults, { timeoutMs: Math.min(LOST_AFTER_MS, client.timeoutMs || LOST_AFTER_MS) })
   }
 
   get patienceMs(): number {

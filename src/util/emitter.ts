@@ -1,4 +1,5 @@
 import { checkListener } from './options.js'
+import { describe } from './redact.js'
 
 /** Listeners by event. An event without listeners costs nothing; a listener that throws becomes a process warning. */
 export class Emitter<E extends object> {
@@ -42,6 +43,15 @@ export class Emitter<E extends object> {
   }
 
   warn(error: unknown): void {
-    process.emitWarning(error instanceof Error ? error : String(error), this.#warning)
+    process.emitWarning(error instanceof Error ? error : textOf(error), this.#warning)
+  }
+}
+
+/** A thrown object without a prototype has no text: an error here would end the grant or the job that is being reported. */
+function textOf(thrown: unknown): string {
+  try {
+    return String(thrown)
+  } catch {
+    return describe(thrown)
   }
 }

@@ -13,6 +13,9 @@ const SECRET_NAME = /pass(word|phrase|wd)?$|^pwd$|secret|credential|^auth|api_?k
 /** Properties in which client libraries keep what they sent or were given: ioredis the arguments of AUTH, `URL` its input. */
 const SECRET_PROPERTIES: readonly string[] = ['command', 'input', 'connectionString', 'config', 'options']
 
+/** A URL and nothing else; those of stores also where the slashes were forgotten. */
+const WHOLE_URL = /^([a-z][a-z0-9+.-]{0,30}:(?=\/\/)|(?:rediss?|redlock|postgres(?:ql)?|etcds?)(?:\+[a-z]+)?:)([^]*)$/i
+
 /** Whether the value of an option with this name must not be shown. */
 export function isSecretName(name: string): boolean {
   return SECRET_NAME.test(name)
@@ -27,13 +30,12 @@ export function redact(text: string): string {
   const [scheme] = /^[a-z][a-z0-9+.-]{0,30}:\/\//i.exec(text) ?? []
   const user = text.slice(0, Math.max(text.lastIndexOf('@'), 0))
   if (scheme && /\s/.test(user) && !user.includes('\n'))
-    return withoutSecretParameters(`${scheme}…@${text.slice(user.length + 1)}`)
+    return withoutSecrets(scheme.slice(0, -2), text.slice(scheme.length - 2))
   // Each scheme is short and begins at a boundary, or a long text without any would be searched from every character.
   return text.replace(/(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}:)(\S*)/gi, (all, scheme: string, rest: string) => {
     // Paths of modules contain an @ too, and so does what our own messages say that a URL looks like.
     if (/^(file|node|data):$/i.test(scheme) || isTemplate(rest)) return all
-    if (rest.includes('@')) return withoutSecretParameters(`${scheme}//…@${rest.slice(rest.lastIndexOf('@') + 1)}`)
-    return rest.startsWith('//') ? withoutSecretParameters(all) : all
+    return rest.includes('@') || rest.startsWith('//') ? withoutSecrets(scheme, rest) : all
   })
 }
 
@@ -42,10 +44,17 @@ function isTemplate(rest: string): boolean {
   return rest.startsWith('//[user:password@]') && rest.indexOf('@') === rest.lastIndexOf('@')
 }
 
-function withoutSecretParameters(url: string): string {
-  return url.replace(/([?&])([^?=&#\s]+)=([^&#\s]*)/g, (all, mark: string, name: string) =>
-    isSecretName(name) ? `${mark}${name}=…` : all,
-  )
+/**
+ * Everything behind a secret parameter goes with it: a password that was not encoded may contain `&`, `#` and `@`. If the only `@`
+ * is behind it, it is not known which of the two contains the other: nothing but the scheme is shown.
+ */
+function withoutSecrets(scheme: string, rest: string): string {
+  const parameter = [...rest.matchAll(/[?&]([^?=&#\s]+)=/g)].find(([, name = '']) => isSecretName(name))
+  const head = parameter ? rest.slice(0, parameter.index) : rest
+  const tail = parameter ? `${parameter[0]}…` : ''
+  const at = head.lastIndexOf('@')
+  if (at !== -1) return `${scheme}//…@${head.slice(at + 1)}${tail}`
+  return parameter && rest.includes('@') ? `${scheme}//…` : `${scheme}${head}${tail}`
 }
 
 /** One line for an error message. Objects are named and never printed: a client carries its password. */
@@ -73,7 +82,9 @@ function describeText(text: string): string {
 
 /** `user:password@host` without a scheme, and `key=value` connection strings, are secrets too. */
 function redactText(text: string): string {
-  const safe = redact(text)
+  // A value that is a URL as a whole: its password may contain blanks and line breaks, which end a URL in a text.
+  const [, scheme, rest = ''] = (/\s/.test(text) && WHOLE_URL.exec(text)) || []
+  const safe = scheme ? withoutSecrets(scheme, rest) : redact(text)
   if (safe !== text) return safe
   const at = text.lastIndexOf('@')
   const before = text.slice(0, Math.max(at, 0))

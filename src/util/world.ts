@@ -46,11 +46,11 @@ let comparedAt = Number.NEGATIVE_INFINITY
  * safe; one that jumps back changes nothing.
  */
 function now(exact?: boolean): number {
-  const monotonic = performance.now()
-  // Only a clock that was replaced goes back, by fake timers in a test. From here on time is what that clock says.
-  if (monotonic < comparedAt) ahead = Number.NEGATIVE_INFINITY
-  // The wall clock has whole milliseconds. Looking at it more often costs more than all the rest of an acquisition.
-  else if (!exact && monotonic < comparedAt + 1) return monotonic + ahead
+  if (!exact) {
+    const monotonic = performance.now()
+    // The wall clock has whole milliseconds. Looking at it more often costs more than all the rest of an acquisition.
+    if (monotonic >= comparedAt && monotonic < comparedAt + 1) return monotonic + ahead
+  }
   compare()
   return comparedAt + ahead
 }
@@ -58,7 +58,10 @@ function now(exact?: boolean): number {
 function compare(): void {
   // In this order: a process that has to give up its processor between the two must not take that for a jump forward.
   const wall = Date.now()
-  comparedAt = performance.now()
+  const monotonic = performance.now()
+  // Only a clock that was replaced goes back, by fake timers in a test. From here on time is what that clock says.
+  if (monotonic < comparedAt) ahead = Number.NEGATIVE_INFINITY
+  comparedAt = monotonic
   const lead = wall - comparedAt
   // Whole milliseconds make the lead flicker by one: only more than that is a jump.
   if (lead > ahead + 1.5) ahead = lead

@@ -31,7 +31,8 @@ export function mutate(change: (store: FullMemoryStore) => Partial<Store>): () =
       name: 'mutant',
       expiry: 'timed',
       features: store.features,
-      timeoutMs: store.timeoutMs,
+      // As a store behind a network: calls are batched.
+      timeoutMs: 2_000,
       acquire: (claims, options) => store.acquire(claims, options),
       renew: (renewals) => store.renew(renewals),
       release: (leases) => store.release(leases),

@@ -208,6 +208,24 @@ describe('a request that the server keeps open', () => {
     expect(behind.error).toBeInstanceOf(StoreUnavailableError)
   })
 
+  test('and that fails when it is called back ends the wait at once, without a further request', async () => {
+    const remote = new RemoteMemory({
+      blocks: true,
+      features: { queue: false, counting: true, atomic: true, values: true },
+    })
+    const acquire = remote.store.acquire.bind(remote.store)
+    remote.store.acquire = (claims, options) => {
+      void acquire(claims, options)
+      return new Promise((_, reject) => remote.world.after(1_020, () => reject(new Error('ECONNREFUSED'))))
+    }
+    remote.fate = (method) => (method === 'acquire' ? 'lose' : undefined)
+    const waiting = outcome(remote.locks().acquire('x', { wait: 1_000 }))
+    await remote.pass(1_030)
+    expect(waiting.error).toBeInstanceOf(StoreUnavailableError)
+    expect(remote.calls.filter(({ method }) => method === 'acquire')).toHaveLength(1)
+    await remote.pass(5_000)
+  })
+
   test('and that is granted when it is called back leaves nothing in the store', async () => {
     const remote = new RemoteMemory({
       blocks: true,
@@ -241,6 +259,28 @@ describe('pushed grants', () => {
     await world.settle()
     expect(waiting.value).toBeUndefined()
     expect(held.value?.every((lock) => lock.isHeld)).toBe(true)
+  })
+
+  test('a hand-off is believed for no longer than a queue entry lasts, whatever the store says', async () => {
+    const remote = new RemoteMemory()
+    const { world } = remote
+    const first = outcome(remote.locks().acquire('x'))
+    await world.settle()
+    remote.passes = (event) => event.type !== 'granted'
+    const waiting = outcome(remote.locks({ ttl: '1h' }).acquire('x', { wait: '1m' }))
+    await remote.pass(10)
+    const { owner } = remote.real.inspect('lock:x').waiters[0] as { owner: string }
+    remote.fate = (method) => (method === 'renew' ? 'lose' : undefined)
+    await first.value?.release()
+    await world.settle()
+    const { token } = remote.real.holders('lock:x')[0] as { token: bigint }
+    // The store took the time during which this machine was suspended for time that is left.
+    remote.push('lock:x', { type: 'granted', owner, token, ttlMs: 3_600_000 })
+    await world.settle()
+    expect(waiting.value?.isHeld).toBe(true)
+    await remote.pass(3_000)
+    expect(waiting.value?.isHeld).toBe(false)
+    expect(remote.real.holders('lock:x').filter((holder) => holder.owner === owner)).toEqual([])
   })
 
   test('a lock with a short ttl that is handed off is kept', async () => {
@@ -322,6 +362,40 @@ describe('waiting', () => {
     expect(second.error).toBeInstanceOf(LockTimeoutError)
   })
 
+  test('a waiter behind one whose requests failed is not told of an outage that is over', async () => {
+    const remote = new RemoteMemory()
+    remote.fate = (method, n) => (method === 'acquire' && n <= 10 ? 'break' : undefined)
+    const asked = (): number => remote.calls.filter(({ method }) => method === 'acquire').length
+    const locks = remote.locks({ ttl: 30_000 })
+    const first = outcome(locks.acquire('x', { wait: 60_000 }))
+    while (asked() < 10) await remote.pass(5)
+    await remote.pass(150)
+    // The store would answer, and the first waiter still pauses.
+    expect([asked(), first]).toEqual([10, {}])
+    const second = outcome(locks.acquire('x', { wait: 40 }))
+    await remote.pass(50)
+    expect(asked()).toBeGreaterThan(10)
+    expect(first.value).toMatchObject({ isHeld: true })
+    expect(second.error).toBeInstanceOf(LockTimeoutError)
+  })
+
+  test('newcomers behind one whose request has just failed send no request of their own', async () => {
+    const remote = new RemoteMemory()
+    remote.fate = (method) => (method === 'acquire' ? 'break' : undefined)
+    const asked = (): number => remote.calls.filter(({ method }) => method === 'acquire').length
+    const locks = remote.locks({ ttl: 30_000 })
+    const waiting = [outcome(locks.acquire('x', { wait: 60_000 }))]
+    while (asked() < 10) await remote.pass(5)
+    const before = asked()
+    for (let i = 0; i < 1_000; i++) {
+      waiting.push(outcome(locks.acquire('x', { wait: 60_000 })))
+      await remote.pass(1)
+    }
+    expect(asked() - before).toBeLessThanOrEqual(15)
+    await locks.close({ grace: 0 })
+    await remote.pass(5_000)
+  })
+
   test('waiters of one store object send one renewal per heartbeat, whatever their number', async () => {
     const remote = new RemoteMemory()
     const { world } = remote
@@ -352,6 +426,19 @@ describe('waiting', () => {
 })
 
 describe('several names', () => {
+  test('acquireAll asks in one atomic call for as many names as features.atomic allows, and one by one for more', async () => {
+    const remote = new RemoteMemory({ features: { queue: true, counting: true, atomic: 2, values: true } })
+    const asked = (): number[] => remote.calls.splice(0).map(({ items }) => items.length)
+    const two = outcome(remote.locks().acquireAll(['a', 'b']))
+    await remote.pass(10)
+    expect(two.value?.isHeld).toBe(true)
+    expect(asked()).toEqual([2])
+    const three = outcome(remote.locks().acquireAll(['c', 'd', 'e']))
+    await remote.pass(10)
+    expect(three.value?.isHeld).toBe(true)
+    expect(asked()).toEqual([1, 1, 1])
+  })
+
   test('acquireAll rejects as soon as its signal aborts, although the store does not answer', async () => {
     const remote = new RemoteMemory()
     remote.fate = () => 'lose'

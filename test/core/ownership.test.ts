@@ -98,6 +98,8 @@ const borrowed: Record<string, () => Promise<{ clients: EventEmitter[]; store: (
   },
   redlock: async () => {
     const clients = [0, 1, 2].map(ioredisClient)
+    // A majority is enough for a lock: the last one may still be connecting, and what waits for that listens to it.
+    await Promise.all(clients.map((client) => client.ping()))
     return { clients, store: () => redlock(clients, { maxTtl: '1m' }) }
   },
   'pg, lease table': async () => {

@@ -225,6 +225,24 @@ test.each(['x', 'a:', '?', '&', 'x=', '@', 'a://', '%'])(
   },
 )
 
+test.each(['@', '&', '#', '?', '&password=', '/@', ' ', '\t', '\n', ' @', ':'])(
+  'no part of a password with %j in it is shown, wherever in a URL it is',
+  (special) => {
+    const password = `hunt${special}er2x`
+    const urls = [
+      `redis://user:${password}@127.0.0.1:1/0`,
+      `postgres://db/shop?password=${password}`,
+      `postgres://db/shop?sslmode=require&password=${password}&x=1`,
+      `redis:user:${password}@127.0.0.1`,
+      `redlock://user:${password}@a:1,user:${password}@b:2,user:${password}@c:3`,
+    ]
+    for (const url of urls) {
+      const error = new InvalidOptionError('store', url, 'a URL')
+      expect(`${error.message} ${String(error.value)}`).not.toMatch(/hunt|er2x/)
+    }
+  },
+)
+
 test('the text around a password stays readable', () => {
   expect(redact(`cannot reach redis://admin:${TRICKY}@db:6379/0?x=1 today`)).toBe(
     'cannot reach redis://…@db:6379/0?x=1 today',

@@ -132,6 +132,14 @@ test('a look at a store that answers with nothing is an outage, and not a featur
   await locks.close({ grace: 0 })
 })
 
+test('a store with a timeoutMs of 0 that answers with a promise is told so, and its promises reject nowhere', async () => {
+  const locks = createLocks({ ...base, timeoutMs: 0, acquire: () => Promise.reject(new Error('later')) })
+  const message = /custom is unavailable: it answered with a promise, although its timeoutMs is 0/
+  await expect(locks.tryAcquire('x')).rejects.toThrow(message)
+  await expect(locks.acquire('x', { wait: 50 })).rejects.toThrow(message)
+  await locks.close({ grace: 0 })
+})
+
 test('a thenable that is not a native promise is a valid answer', async () => {
   const later = <T>(value: T): PromiseLike<T> => ({
     // oxlint-disable-next-line unicorn/no-thenable

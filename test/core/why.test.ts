@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { LockLostError, type LockEvents, type Locks, StoreUnavailableError } from '../../src/index.js'
 import type { AcquireOptions } from '../../src/core/options.js'
 import type { Lock } from '../../src/core/lock.js'
+import type { LeaseId, Watch } from '../../src/store.js'
 import { RemoteMemory } from './remote-memory.js'
 
 const URL_WITH_PASSWORD = 'no route to redis://app:hunter2@10.0.0.7'
@@ -215,6 +216,31 @@ describe('a lock that was lost tells why:', () => {
       'gone gone',
       'order:7 max-hold',
       'revoked revoked',
+    ])
+  })
+
+  test('session, with the error, if the connection broke that its lease was bound to; also before the grant was answered', async () => {
+    const listeners: ((lease: LeaseId, broken?: unknown) => void)[] = []
+    const watchRevoked = (listener: (typeof listeners)[0]): Watch => {
+      listeners.push(listener)
+      return { ready: true, live: () => true, close: () => {} }
+    }
+    const { remote, locks, lock, lost } = await holder({}, new RemoteMemory({ watchRevoked }))
+    const broken = new Error('connection reset')
+    remote.fate = (method) => (method === 'acquire' ? { replyMs: 50 } : undefined)
+    const late = locks.acquire('late', { ttl: 3_000 })
+    await remote.pass(10)
+    const [early] = remote.real.holders('lock:shop:late')
+    for (const listener of listeners) listener(early as LeaseId, broken)
+    await remote.pass(50)
+    expect((await late).isHeld).toBe(false)
+    expect(lock.isHeld).toBe(true)
+    const [held] = remote.real.holders('lock:shop:order:7')
+    for (const listener of listeners) listener(held as LeaseId, broken)
+    expect(lock.isHeld).toBe(false)
+    expect(lost.map(({ name, why, error }) => [name, why, error.cause])).toEqual([
+      ['late', 'session', broken],
+      ['order:7', 'session', broken],
     ])
   })
 

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createLocks, type Locks, memory } from '../../src/index.js'
+import { until } from '../../testbed/store-fixtures.js'
 
 let locks: Locks
 const warnings: Error[] = []
@@ -34,6 +35,28 @@ test('thirty takes that wait with one signal cause no warning about listeners, a
   leaving.abort(new Error('enough'))
   for (const one of await ended) expect(one).toMatchObject({ status: 'rejected', reason: { message: 'enough' } })
   expect(warnings).toEqual([])
+  await locks.close()
+})
+
+test('a listener and a job that throw something without a text end neither a grant nor a schedule', async () => {
+  const nothing = Object.create(null) as object
+  const fail = (): never => {
+    throw nothing
+  }
+  locks.on('acquired', fail)
+  const lock = await locks.acquire('x')
+  expect(lock.isHeld).toBe(true)
+  await lock.release()
+  let runs = 0
+  const schedule = locks.schedule('odd', '* * * * * *', () => ++runs && fail())
+  await until('it runs at the next tick, too', () => runs === 2)
+  await schedule.stop()
+  expect(warnings.map(({ name, message }) => [name, message])).toEqual(
+    expect.arrayContaining([
+      ['LeaseholdListenerWarning', 'an object'],
+      ['LeaseholdScheduleWarning', 'an object'],
+    ]),
+  )
   await locks.close()
 })
 

@@ -140,6 +140,14 @@ export class Actor {
   }
 
   /**
+   * `releaseAll` is about to end what this instance holds. If the store does not answer, no event says so: a lock that ended before its
+   * callback was called would be taken for the next one of its name.
+   */
+  endLeases(): void {
+    for (const lease of this.#leases.values()) if (!lease.claimed) lease.ended = true
+  }
+
+  /**
    * The lease of this name and mode that is held, that nobody has claimed yet, and that was asked for at this time. After a freeze,
    * the callbacks of several grants may run in another order than their events.
    */

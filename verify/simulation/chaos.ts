@@ -8,6 +8,7 @@ export interface ChaosOperation extends Operation {
 
 export async function releaseAll(actor: Actor): Promise<void> {
   taken(actor)
+  actor.endLeases()
   await actor.locks.releaseAll()
 }
 

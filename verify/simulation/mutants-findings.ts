@@ -194,7 +194,7 @@ export const FINDINGS: readonly Mutant[] = [
     edits: [
       {
         file: 'core/revocations.ts',
-        find: "else if (token === undefined || token === lease.token) lease.lose('revoked')",
+        find: 'else if (token === undefined || token === lease.token) lose(lease, broken)',
         replace: '',
       },
     ],

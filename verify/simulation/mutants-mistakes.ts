@@ -28,8 +28,8 @@ export const MISTAKES: readonly Mutant[] = [
     edits: [
       {
         file: 'core/revocations.ts',
-        find: 'return revoked === undefined || revoked >= token',
-        replace: 'return revoked === undefined || revoked > 0n || token > 0n',
+        find: 'if (ended.token === undefined || ended.token >= lease.token) lose(lease, ended.broken)',
+        replace: 'lose(lease, ended.broken)',
       },
     ],
   },

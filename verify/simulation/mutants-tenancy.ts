@@ -47,9 +47,10 @@ export const TENANCY_MUTANTS: readonly Mutant[] = [
     edits: [
       {
         file: LEASE,
-        find: 'return this.deadline - this.host.world.now(true) >= Math.min(this.ttlMs, QUEUE_MS) * PASS_ON_SHARE',
-        replace: 'return this.deadline > 0 && QUEUE_MS * PASS_ON_SHARE > 0',
+        find: 'return this.deadline - now >= Math.min(this.ttlMs, QUEUE_MS) * PASS_ON_SHARE',
+        replace: 'return this.deadline > now - now && QUEUE_MS * PASS_ON_SHARE > 0',
       },
+      { file: TENANCY, find: '      now < this.#until &&\n', replace: '' },
       {
         file: LEASE,
         find: 'this.deadline = from.deadline',
@@ -73,7 +74,10 @@ export const TENANCY_MUTANTS: readonly Mutant[] = [
     name: 'the tokens of a grant are not counted',
     workload: 'tenancy',
     rules: ['token order', 'fence'],
-    edits: [{ file: TENANCY, find: 'if (this.#left === 0 || (next', replace: 'if ((next' }],
+    edits: [
+      { file: TENANCY, find: '      this.#left > 0 &&\n', replace: '' },
+      { file: TENANCY, find: 'if ((this.#left === 0 && !this.#host.answersAtOnce) || (next', replace: 'if ((next' },
+    ],
   },
   {
     name: 'a lease is passed on for as long as its tokens last',

@@ -84,6 +84,8 @@ export interface RedisSubscriber {
    * shard only.
    */
   subscribe(channels: string[], sharded: boolean): Promise<void>
+  /** The `run_id` of the server process at the other end of this very connection. To be called before anything is subscribed to. */
+  serverRun(): Promise<string>
   /** Settles when the server answered, so that a connection that only seems to be open is noticed. */
   ping(): Promise<unknown>
   /** The same ones together. */
@@ -120,6 +122,13 @@ export function canPopGrants(reply: RedisReply): boolean {
   else if (typeof reply === 'object')
     for (const [name, fact] of Object.entries(reply ?? {})) facts.set(name, text(fact))
   return facts.get('proto') === '3' && Number.parseInt(facts.get('version') ?? '0', 10) >= 7
+}
+
+/** From the reply to `INFO server`. */
+export function runIdOf(reply: RedisReply): string {
+  const run = /^run_id:(\w+)/m.exec(text(reply))?.[1]
+  if (run === undefined) throw new Error('the server does not tell its run_id')
+  return run
 }
 
 export function text(reply: RedisReply): string {

@@ -10,6 +10,7 @@ import {
   type SubscriberEvents,
   canPopGrants,
   popGrantsCommand,
+  runIdOf,
 } from './adapter.js'
 
 const ignore = (): void => {}
@@ -107,6 +108,10 @@ export class IoRedisSubscriber implements RedisSubscriber {
   unsubscribe(channels: string[], sharded: boolean): void {
     const done = sharded ? this.#connection.sunsubscribe?.(...channels) : this.#connection.unsubscribe(...channels)
     done?.catch(ignore)
+  }
+
+  serverRun(): Promise<string> {
+    return this.#connection.call('INFO', 'server').then(runIdOf)
   }
 
   ping(): Promise<unknown> {

@@ -10,6 +10,7 @@ import {
   type RedisReply,
   canPopGrants,
   popGrantsCommand,
+  runIdOf,
 } from './adapter.js'
 
 export type NodeRedisListener = (message: string, channel: string) => void
@@ -76,7 +77,8 @@ export class NodeRedisSubscriber implements RedisSubscriber {
   }
 
   async #connect(like: Promise<NodeRedis>): Promise<NodeRedis> {
-    const connection = (await like).duplicate()
+    // Maintenance of a hosted server would move the subscriptions to another server, and nobody would be told.
+    const connection = (await like).duplicate({ maintNotifications: 'disabled' })
     this.#connection = connection
     // It is thrown away when it breaks: its user has to be told that something may have been missed.
     for (const event of ['error', 'reconnecting', 'end'])
@@ -106,6 +108,10 @@ export class NodeRedisSubscriber implements RedisSubscriber {
     const connection = this.#connection
     if (!this.#open || !connection?.isReady) return
     leave(this.#leaving, channels, sharded ? connection.sUnsubscribe(channels) : connection.unsubscribe(channels))
+  }
+
+  async serverRun(): Promise<string> {
+    return runIdOf(await (await this.#connected).sendCommand(['INFO', 'server']))
   }
 
   async ping(): Promise<unknown> {
@@ -208,6 +214,10 @@ export class NodeRedisSentinelSubscriber implements RedisSubscriber {
 
   /** The listening connection is the sentinel client's own, and out of reach. */
   async ping(): Promise<void> {}
+
+  async serverRun(): Promise<never> {
+    throw new Error('the connection of a sentinel client of node-redis is out of reach')
+  }
 
   async supportsGrantInbox(): Promise<boolean> {
     return false

@@ -1,4 +1,5 @@
 import type { Failure, TakeAnswer } from '../../store.js'
+import { TransientMap } from '../../util/transient-map.js'
 
 type TakeOutcome = TakeAnswer | Failure
 
@@ -24,7 +25,7 @@ export class TakeCoalescer {
   /** The largest cost that can be taken at once. */
   readonly #most: number
   /** One for every key with a request in flight, or due in this turn of the event loop. */
-  readonly #lanes = new Map<string, TakeLane>()
+  readonly #lanes = new TransientMap<string, TakeLane>()
   #due: TakeLane[] = []
 
   constructor(takeFromStore: (key: string, cost: number) => Promise<TakeOutcome>, most: number) {
@@ -52,21 +53,30 @@ export class TakeCoalescer {
   readonly #flush = (): void => {
     const due = this.#due
     this.#due = []
-    for (const lane of due) void this.#send(lane)
+    for (const lane of due) this.#send(lane)
   }
 
-  async #send(lane: TakeLane): Promise<void> {
+  /** By callback: a take that is alone, as nearly all are if there are many keys, costs no promise more than its request. */
+  #send(lane: TakeLane): void {
     const { key, takes } = lane
     lane.takes = []
-    const only = takes.length === 1 ? (takes[0] as PendingTake) : undefined
-    const failure = await (only ? this.#takeOne(key, only) : this.#takeSum(key, takes, this.#most))
-    if (failure && 'granted' in failure) {
+    if (takes.length > 1) return void this.#takeSum(key, takes, this.#most).then((failure) => this.#over(lane, failure))
+    const only = takes[0] as PendingTake
+    void this.#takeFromStore(key, only.cost).then((outcome) => {
+      only.resolve(outcome)
+      this.#over(lane, 'granted' in outcome ? outcome : undefined)
+    })
+  }
+
+  /** The request for this key is answered. */
+  #over(lane: TakeLane, failure: Failure | undefined): void {
+    if (failure) {
       // The takes that waited for this request would have failed with it.
       for (const { resolve } of lane.takes) resolve(failure)
       lane.takes = []
     }
     if (lane.takes.length > 0) this.#schedule(lane)
-    else this.#lanes.delete(key)
+    else this.#lanes.delete(lane.key)
   }
 
   async #takeOne(key: string, take: PendingTake): Promise<TakeOutcome> {

@@ -90,7 +90,9 @@ export class Limiter {
     this.#most = Math.min(...this.limits.map((limit) => limit.burst))
     this.#fallback = new StoreFallback(engine, this.limits, policy)
     const { limits } = this
-    this.#coalescer = new TakeCoalescer(async (key, cost) => engine.batcher.take({ key, cost, limits }), this.#most)
+    const takeFromStore = (key: string, cost: number): Promise<TakeAnswer | Failure> =>
+      Promise.resolve(engine.batcher.take({ key, cost, limits }))
+    this.#coalescer = new TakeCoalescer(takeFromStore, this.#most)
   }
 
   /**
@@ -146,9 +148,9 @@ export class Limiter {
     const outage = this.#fallback.pending
     if (outage) return this.#fallback.decide(full, cost, outage)
     const sentAt = this.#engine.world.now()
-    const { batcher, store } = this.#engine
+    const { batcher } = this.#engine
     // A store in this process answers at once: takes that are made together need no request in common.
-    const taking = store.immediate
+    const taking = batcher.answersAtOnce
       ? batcher.take({ key: full, cost, limits: this.limits })
       : this.#coalescer.take(full, cost)
     const answer = isThenable(taking) ? await taking : taking

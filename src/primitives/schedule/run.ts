@@ -91,17 +91,24 @@ export class ScheduledRuns {
     const retryWaitMs = retried ? this.#request.ttlMs * 2 : grace
     const value = JSON.stringify({ tick: new Date(times.at).toISOString() })
     const waitMs = this.#terms.waits ? Number.POSITIVE_INFINITY : retryWaitMs
+    // One owner for all attempts: a lease left behind by an unanswered request is then our own. Under another owner it
+    // would look like an overlap, and the tick, which no other instance may start, would be lost.
+    const owner = this.#engine.identity.next()
     try {
       for (;;) {
         try {
           // The first attempt has no wait, which a slow store would use up before its first answer. It is made even if the
           // schedule stops: this instance has claimed the tick, and no other one will run it.
-          const request = { ...this.#request, value, waitMs }
+          const request = { ...this.#request, owner, value, waitMs }
           const lock = await this.#engine.tryAcquire(request)
           return lock ?? (await this.#engine.acquire({ ...request, signal: this.#stopping }))
         } catch (error) {
-          if (error instanceof LockTimeoutError) return undefined
-          if (!(error instanceof StoreUnavailableError) || this.#clock.last > times.startBy) throw error
+          if (!(error instanceof StoreUnavailableError) || this.#clock.last > times.startBy) {
+            // The queue entry, or a lease of which nobody heard, would be in the way of the next run.
+            void this.#engine.cleanup.release({ key: this.#request.key, owner }, this.#request.ttlMs)
+            if (error instanceof LockTimeoutError) return undefined
+            throw error
+          }
         }
         await new Promise<void>((resolve) => this.#engine.world.after(RETRY_EVERY_MS, resolve))
       }

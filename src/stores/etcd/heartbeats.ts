@@ -1,6 +1,7 @@
 /**
  * What is kept from one heartbeat to the next. The core sends the same renewals each time, as long as the same locks are held: a
- * thousand lookups, objects and conditions for each of them would cost more than the requests.
+ * thousand lookups, objects and conditions for each of them would cost more than the requests. Loops over all of them count their
+ * steps: what runs every few seconds is not compiled for minutes, and an iterator then leaves an object per step to be collected.
  *
  * @module
  */
@@ -40,9 +41,16 @@ export class Heartbeats {
 
   /** What was made for this heartbeat is kept for the next. */
   answers(items: Pending[], checks: SentCheck[]): Renewed[] {
-    const [first] = items
-    if (first && items.every(isHeartbeat)) this.#idle.set(first.renewal, { items, checks })
-    return items.map(({ answer }) => answer as Renewed)
+    const answers: Renewed[] = []
+    let isKept = items.length > 0
+    for (let i = 0; i < items.length; i++) {
+      const item = items[i] as Pending
+      answers.push(item.answer as Renewed)
+      isKept &&= isHeartbeat(item)
+      item.answer = undefined
+    }
+    if (isKept) this.#idle.set((items[0] as Pending).renewal, { items, checks })
+    return answers
   }
 }
 
@@ -60,8 +68,8 @@ export function isSame(items: readonly Pending[], renewals: readonly Renewal[], 
 export const hasEnded = ({ deadline, busy }: Tracked, now: number): boolean => deadline <= now && busy === 0
 
 /** A lock that was prolonged, and will be again in the same way. */
-function isHeartbeat({ renewal: { value, queued, last }, answer }: Pending): boolean {
-  return answer?.outcome === 'ours' && value === undefined && !queued && !last
+function isHeartbeat({ renewal: { value, queued }, answer }: Pending): boolean {
+  return answer?.outcome === 'ours' && value === undefined && !queued
 }
 
 /** Sent again if it is about these entries as they are now. */

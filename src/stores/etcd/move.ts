@@ -87,12 +87,15 @@ export class Moving {
     return (await Promise.all(parts)).flat()
   }
 
-  /** A lease that is bound already, so that nobody revokes it. Between its choice and that it may have been given up. */
-  async #bound({ entry, renewal: { ttlMs, last } }: Pending): Promise<EtcdLease> {
+  /**
+   * A lease that is bound already, so that nobody revokes it. Between its choice and that it may have been given up. A value may be the
+   * last that this process writes: on the shared lease it would end with the process, or live for as long as any other lock.
+   */
+  async #bound({ entry, renewal: { ttlMs, value } }: Pending): Promise<EtcdLease> {
     const { leases, world, limitMs } = this.#context
     const startedAt = world.now()
     do {
-      const lease = await (entry.renewed && !last ? leases.shared(ttlMs) : leases.own(ttlMs))
+      const lease = await (entry.renewed && value === undefined ? leases.shared(ttlMs) : leases.own(ttlMs))
       leases.bind(lease)
       if (!lease.retired) return lease
       leases.unbind(lease)

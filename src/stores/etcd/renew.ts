@@ -38,7 +38,6 @@ export class Prolonging {
     const before = this.#heartbeats.take(renewals)
     const checks = before?.checks ?? []
     if (before && isSame(before.items, renewals, startedAt)) {
-      for (const item of before.items) item.answer = undefined
       await this.#known(before.items, startedAt, checks)
       return this.#heartbeats.answers(before.items, checks)
     }
@@ -76,15 +75,20 @@ export class Prolonging {
   async #known(items: readonly Pending[], startedAt: number, checks: SentCheck[]): Promise<void> {
     let staying = items
     let moving: readonly Pending[] = []
-    for (const item of items) item.entry.busy++
-    if (items.some(mustMove)) {
+    let isMoving = false
+    for (let i = 0; i < items.length; i++) {
+      const item = items[i] as Pending
+      item.entry.busy++
+      isMoving ||= mustMove(item)
+    }
+    if (isMoving) {
       staying = items.filter((item) => !mustMove(item))
       moving = items.filter(mustMove)
     }
     try {
       await Promise.all([this.#stay(staying, startedAt, checks), this.#moving.all(moving, startedAt)])
     } finally {
-      for (const { entry } of items) entry.busy--
+      for (let i = 0; i < items.length; i++) (items[i] as Pending).entry.busy--
     }
   }
 
@@ -94,7 +98,8 @@ export class Prolonging {
     const { leases, world, keys } = this.#context
     const stale = new Set<EtcdLease>()
     const now = world.now()
-    for (const { entry, renewal } of items) {
+    for (let i = 0; i < items.length; i++) {
+      const { entry, renewal } = items[i] as Pending
       const wanted = Math.min(renewal.ttlMs, entry.lease.ttlMs) * FRESH
       if (entry.lease.validUntil - now < wanted) stale.add(entry.lease)
     }
@@ -113,7 +118,8 @@ export class Prolonging {
       confirm?.(reads)
       const answeredAt = world.now()
       let last: Pending | undefined
-      for (const item of items) {
+      for (let i = 0; i < items.length; i++) {
+        const item = items[i] as Pending
         if (item.answer) continue
         // One answer for all that share a lease and a ttl: a thousand objects per heartbeat would be there to be collected.
         item.answer = last && isAlike(item, last) ? last.answer : this.#stillOurs(item, startedAt)
@@ -253,10 +259,10 @@ export class Prolonging {
 }
 
 /** It has to be written anew: with another value or another lease. */
-function mustMove({ renewal: { value, ttlMs, last, queued }, entry }: Pending): boolean {
+function mustMove({ renewal: { value, ttlMs, queued }, entry }: Pending): boolean {
   if (queued && entry.record.state === 'held') return false
   if (value !== undefined || entry.isElsewhere || entry.lease.retired) return true
-  return ttlMs > entry.lease.ttlMs || (last === true && entry.lease.shared)
+  return ttlMs > entry.lease.ttlMs
 }
 
 /** The answer to the one is that to the other. */

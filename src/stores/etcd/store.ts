@@ -53,10 +53,9 @@ export interface EtcdSettings {
 export class EtcdStore implements Store {
   readonly name = 'etcd'
   readonly expiry = 'timed'
-  readonly features: Features = { queue: true, counting: true, atomic: true, values: true }
+  readonly features: Features = { queue: true, counting: true, atomic: MAX_TOGETHER, values: true }
   readonly timeoutMs: number = TIMEOUT_MS
   readonly maxBatch: number = MAX_BATCH
-  readonly maxTogether: number = MAX_TOGETHER
 
   readonly #client: EtcdClient
   readonly #stream: WatchStream

@@ -22,7 +22,7 @@ import {
 } from './key-state.js'
 import type { MemoryWakeups } from './wakeups.js'
 
-/** Unused keys that are kept: the next claim of the same key needs no new state. More would only cost memory. */
+/** Keys that are kept although they may be unused: the next claim of such a key needs no new state. More would only cost memory. */
 const MOST_UNUSED = 1_000
 
 /**
@@ -243,7 +243,8 @@ export class MemoryLeaseTable {
   }
 
   #dropUnusedIfMany(): void {
-    if (++this.#becameUnused <= MOST_UNUSED) return
+    // To drop keys that come back costs more than to keep them: V8 then copies the map, and what was in it survives collections.
+    if (++this.#becameUnused <= MOST_UNUSED || this.#keys.size <= MOST_UNUSED) return
     this.#becameUnused = 0
     for (const [key, state] of this.#keys) if (isUnused(state)) this.#keys.delete(key)
   }

@@ -38,8 +38,7 @@ export class InMemoryStore implements MemoryStore {
   readonly name = 'memory'
   readonly expiry = 'timed'
   readonly features = { queue: true, counting: true, atomic: true, values: true }
-  readonly timeoutMs = 2_000
-  readonly immediate = true
+  readonly timeoutMs = 0
 
   readonly #world: World
   readonly #wakeups = new MemoryWakeups()

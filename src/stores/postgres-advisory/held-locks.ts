@@ -14,7 +14,6 @@ export interface Holding extends HeldOnSession {
   /** By the clock of this process. */
   readonly since: number
   readonly session: AdvisorySession
-  readonly lost: AbortController
   /** A live process unlocks by itself what nobody renews; a frozen one loses its session. */
   deadline: number
   value: string | undefined
@@ -121,7 +120,6 @@ export class HeldLocks {
       token,
       since: this.#world.now(),
       session,
-      lost: new AbortController(),
       deadline: sentAt + claim.ttlMs,
       value,
     }
@@ -194,8 +192,8 @@ export function isShared({ weight, capacity }: Claim): boolean {
   return weight !== capacity
 }
 
-export function grantOf({ owner, token, lost }: Holding, ttlMs: number): Grant {
-  return { granted: true, owner, token, ttlMs, lost: lost.signal }
+export function grantOf({ owner, token }: Holding, ttlMs: number): Grant {
+  return { granted: true, owner, token, ttlMs }
 }
 
 export function blockerOf({ owner, token, value }: Holding): Blocker {

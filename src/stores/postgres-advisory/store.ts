@@ -54,7 +54,11 @@ export class AdvisoryStore implements Store {
   readonly #releasing: Releasing
   readonly #acquiring: Acquiring
   readonly #inspector: AdvisoryInspector
-  readonly #revokedListeners = new Set<(lease: LeaseId) => void>()
+  readonly #revokedListeners = new Set<(lease: LeaseId, broken?: unknown) => void>()
+  /** Calls with several claims that are not answered yet. */
+  #openBatches = 0
+  /** By its token, what a session had been granted that broke while such a call was open. */
+  readonly #lostMeanwhile = new Map<bigint, SessionLost>()
   #closed: Promise<void> | undefined
 
   constructor(settings: AdvisorySettings) {
@@ -77,12 +81,13 @@ export class AdvisoryStore implements Store {
     this.#acquiring = new Acquiring(keys, heldLocks, sessions, queue, this.#releasing)
     this.#inspector = new AdvisoryInspector(world, keys, heldLocks, queue, sessions, {
       timeoutMs,
-      revokeHere: (id) => this.#releasing.revoke(id, (removed) => this.#announceRevoked(removed)),
+      revokeHere: (id) => this.#releasing.revoke(id, (removed) => this.#announceEnded(removed)),
     })
   }
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
-    if (!options?.atomic || claims.length < 2) return this.#acquireEach(claims)
+    if (claims.length < 2) return this.#acquireEach(claims)
+    if (!options?.atomic) return this.#acquireMany(claims)
     const impossible = claims.map((claim) => this.#impossible(claim)).find((error) => error)
     return impossible ? Promise.resolve(claims.map(() => unknown(impossible))) : this.#acquiring.acquireAll(claims)
   }
@@ -127,9 +132,9 @@ export class AdvisoryStore implements Store {
   }
 
   /** Ready at once: a session listens to the other processes before anything can be held on it. */
-  watchRevoked(listener: (lease: LeaseId) => void): Watch {
+  watchRevoked(listener: (lease: LeaseId, broken?: unknown) => void): Watch {
     // A function of its own per watch: closing one must not remove another with the same listener.
-    const watcher = (lease: LeaseId): void => listener(lease)
+    const watcher = (lease: LeaseId, broken?: unknown): void => listener(lease, broken)
     this.#revokedListeners.add(watcher)
     return { ready: true, live: () => !this.#closed, close: () => void this.#revokedListeners.delete(watcher) }
   }
@@ -155,6 +160,25 @@ export class AdvisoryStore implements Store {
     this.#heldLocks.stop()
     await this.#queue.close(new ClosedError('the store was closed'))
     await this.#sessions.close()
+  }
+
+  /**
+   * A session may break while other claims of the same call are decided. What was granted on it is answered as unknown then: the caller
+   * may subscribe to losses only once it has the answer.
+   */
+  async #acquireMany(claims: readonly Claim[]): Promise<Answer[]> {
+    this.#openBatches++
+    try {
+      const answers = await this.#acquireEach(claims)
+      const lost = this.#lostMeanwhile
+      if (lost.size === 0) return answers
+      return answers.map((answer) => {
+        const error = answer.granted === true ? lost.get(answer.token) : undefined
+        return error ? unknown(error) : answer
+      })
+    } finally {
+      if (--this.#openBatches === 0) this.#lostMeanwhile.clear()
+    }
   }
 
   /** All at once, except for a key that is stolen in the same batch: its claims are decided one after the other. */
@@ -188,11 +212,11 @@ export class AdvisoryStore implements Store {
   }
 
   /** Called before the unlock: the holder stops believing before anybody else can hold the lock. */
-  #announceRevoked(removed: readonly Holding[]): void {
+  #announceEnded(removed: readonly Holding[], broken?: SessionLost): void {
     for (const { key, owner, token } of removed) {
       for (const listener of [...this.#revokedListeners]) {
         try {
-          listener({ key, owner, token })
+          listener({ key, owner, token }, broken)
         } catch {
           // A listener that throws must not keep the lock from being unlocked.
         }
@@ -203,9 +227,13 @@ export class AdvisoryStore implements Store {
   /** The connection is gone, and so is everything on it. */
   #lost(session: AdvisorySession, error: SessionLost): void {
     const lost = this.#heldLocks.removeAllOn(session)
+    if (this.#openBatches > 0) for (const { token } of lost) this.#lostMeanwhile.set(token, error)
     // What had run out before is not lost by this: the server ends a session because nothing was renewed on it.
     const now = this.#world.now()
-    for (const holding of lost) if (holding.deadline > now) holding.lost.abort(error)
+    this.#announceEnded(
+      lost.filter(({ deadline }) => deadline > now),
+      error,
+    )
     this.#queue.lost(session)
   }
 

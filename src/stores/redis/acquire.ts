@@ -6,6 +6,7 @@
 import type { Script } from '../../clients/redis/script.js'
 import { StoreUnavailableError } from '../../errors.js'
 import type { Answer, Claim } from '../../store.js'
+import { realWorld } from '../../util/world.js'
 import { AcquireHeader, answersToClaims, tooLate, undecided } from './codec.js'
 import type { Index } from './keys.js'
 import type { ServerClock } from './server-clock.js'
@@ -31,7 +32,7 @@ export class AcquireCalls {
 
   /** After a delay: the waiter that asked at `askedAt` may have given up, and would not know of a grant. */
   sendInTime(call: IndexedCall<Claim>, atomic: boolean, askedAt: number): Promise<Answer[]> {
-    const now = performance.now()
+    const now = realWorld.now()
     if (now - askedAt < this.#host.timeoutMs) return this.send(call, atomic, now)
     throw new StoreUnavailableError('redis did not answer in time, so that nothing was asked for')
   }
@@ -56,7 +57,7 @@ export class AcquireCalls {
     const rest = items.slice(answers.length)
     try {
       const call = { items: rest, index, names: [index.name, ...names.slice(answers.length + 1)] }
-      return [...answers, ...(await this.send(call, false, performance.now()))]
+      return [...answers, ...(await this.send(call, false, realWorld.now()))]
     } catch (error) {
       return [...answers, ...rest.map(() => undecided(error))]
     }
@@ -69,7 +70,7 @@ export class AcquireCalls {
     { sentAt, late }: { sentAt: number; late: number },
   ): Promise<Answer[]> {
     this.#host.clockOf(call.index).heard(late, sentAt)
-    const now = performance.now()
+    const now = realWorld.now()
     if (now - sentAt < this.#host.timeoutMs) return this.send(call, atomic, now)
     throw new StoreUnavailableError('redis was asked too late: the request had been under way for too long')
   }

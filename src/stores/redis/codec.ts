@@ -24,7 +24,7 @@ import { type RedisReply, maybeText, text } from '../../clients/redis/adapter.js
 import { StoreUnavailableError } from '../../errors.js'
 import { unavailable } from './errors.js'
 import { RESERVED_TOKENS } from './grant-inbox.js'
-import type { Keys } from './keys.js'
+import { ALGORITHM_CODES, type Keys } from './keys.js'
 
 /** The answers to the items of a call that failed. */
 export const undecided = (error: unknown): Failure => ({ granted: 'unknown', error })
@@ -321,19 +321,34 @@ function holderOf(row: RedisReply[], key: string, waiting: number): HolderView {
   return view
 }
 
-/** The five answers of one take. */
-export function takenOf(replies: readonly RedisReply[], at: number): TakeAnswer | Failure {
-  const error = failureOf(replies[at])
-  if (error) return { granted: 'unknown', error }
-  const retryAfter = Number(replies[at + 2])
-  const limits = limitStatesOf(replies[at + 4])
-  return {
-    ...(limits ? { limits } : {}),
-    allowed: Number(replies[at]) === 1,
-    remaining: Number(replies[at + 1]),
-    retryAfterMs: retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter / 1_000,
-    resetMs: Number(replies[at + 3]) / 1_000,
+/** The answers of take.lua to so many requests. */
+export function answersToTakes(reply: RedisReply, count: number): (TakeAnswer | Failure)[] {
+  const said = reply as RedisReply[]
+  const answers: (TakeAnswer | Failure)[] = []
+  for (let at = 0; answers.length < count && at < said.length; at++) {
+    const first = said[at]
+    const error = failureOf(first)
+    if (error) answers.push({ granted: 'unknown', error })
+    else if (Array.isArray(first)) answers.push(takenOf(first))
+    else {
+      at++
+      answers.push({ allowed: true, remaining: Number(first), retryAfterMs: 0, resetMs: Number(said[at]) / 1_000 })
+    }
   }
+  return answers
+}
+
+/** One take of which there is more to say than that it is allowed. */
+function takenOf(reply: readonly RedisReply[]): TakeAnswer {
+  const retryAfter = Number(reply[2])
+  const answer: TakeAnswer = {
+    allowed: Number(reply[0]) === 1,
+    remaining: Number(reply[1]),
+    retryAfterMs: retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter / 1_000,
+    resetMs: Number(reply[3]) / 1_000,
+  }
+  if (reply.length > 4) answer.limits = limitStatesOf(reply.slice(4))
+  return answer
 }
 
 /** -1: a key without expiry. -2: it ended while we looked. */
@@ -352,8 +367,6 @@ function valueOf(value: RedisReply): { value?: string } {
   return said === undefined ? {} : { value: said }
 }
 
-const ALGORITHM_CODES = { 'token-bucket': 'b', 'sliding-window': 'w', 'fixed-window': 'f' } as const
-
 /** The keys of take.lua. */
 export function metersOf(requests: readonly TakeRequest[], keys: Keys): string[] {
   const meters: string[] = []
@@ -365,29 +378,29 @@ export function metersOf(requests: readonly TakeRequest[], keys: Keys): string[]
 
 /** The arguments of take.lua, which says how. Most takes are of one limiter and cost the same: that is then said once. */
 export function termsOfTakes(requests: readonly TakeRequest[]): string[] {
+  const first = requests[0] as TakeRequest
+  const isSame = ({ limits, cost, reset }: TakeRequest): boolean =>
+    limits === first.limits && cost === first.cost && reset === first.reset
+  if (requests.every(isSame)) return ['1', ...termsOfLimits(first.limits), '=', '1', costOf(first)]
   const sets = new Map<readonly Limit[], number>()
   const args: string[] = ['']
   for (const { limits } of requests) {
     if (sets.has(limits)) continue
     sets.set(limits, sets.size + 1)
-    args.push(String(limits.length))
-    for (const { algorithm, limit, perMs, burst, blockMs = '', blockGrowth = '' } of limits) {
-      args.push(
-        ALGORITHM_CODES[algorithm],
-        String(limit),
-        String(perMs),
-        String(burst),
-        String(blockMs),
-        String(blockGrowth),
-      )
-    }
+    args.push(...termsOfLimits(limits))
   }
   args[0] = String(sets.size)
-  const [first] = requests
-  if (first && sets.size === 1 && requests.every((request) => costOf(request) === costOf(first))) {
-    args.push('=', '1', costOf(first))
-  } else for (const request of requests) args.push(String(sets.get(request.limits)), costOf(request))
+  for (const request of requests) args.push(String(sets.get(request.limits)), costOf(request))
   return args
+}
+
+function termsOfLimits(limits: readonly Limit[]): string[] {
+  const terms = [String(limits.length)]
+  for (const { algorithm, limit, perMs, burst, blockMs = '', blockGrowth = '' } of limits) {
+    const code = ALGORITHM_CODES[algorithm]
+    terms.push(code, String(limit), String(perMs), String(burst), String(blockMs), String(blockGrowth))
+  }
+  return terms
 }
 
 function costOf({ cost, reset }: TakeRequest): string {
@@ -395,8 +408,7 @@ function costOf({ cost, reset }: TakeRequest): string {
 }
 
 /** Where each limit stands: flat, as take.lua tells it. */
-function limitStatesOf(reply: unknown): LimitState[] | undefined {
-  if (!Array.isArray(reply)) return undefined
+function limitStatesOf(reply: readonly RedisReply[]): LimitState[] {
   const states: LimitState[] = []
   for (let i = 0; i + 1 < reply.length; i += 2) {
     states.push({ remaining: Number(reply[i]), nextMs: Number(reply[i + 1]) / 1_000 })

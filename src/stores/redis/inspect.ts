@@ -127,16 +127,23 @@ export class RedisInspector {
     const whole = kind.length < prefix.length
     if (whole && !this.#keys.cluster) return [this.#keys.index(prefix).name]
     await this.#announced()
-    const found: string[] = []
-    for (let from = 0; ; from += PAGE) {
-      const args = [String(from), String(from + PAGE - 1)]
-      const page = (await this.#transport.run(this.#scripts.list, [this.#keys.directory], args)) as RedisReply[]
+    // ZSCAN may return a member twice.
+    const found = new Set<string>()
+    let cursor = '0'
+    do {
+      const args = [cursor, String(PAGE)]
+      const [next, ...page] = (await this.#transport.run(
+        this.#scripts.list,
+        [this.#keys.directory],
+        args,
+      )) as RedisReply[]
       for (const index of page.map(text)) {
         const of = this.#keys.kindOfIndex(index)
-        if (whole ? of === kind : of.startsWith(prefix)) found.push(index)
+        if (whole ? of === kind : of.startsWith(prefix)) found.add(index)
       }
-      if (page.length < PAGE) return [...new Set(found)]
-    }
+      cursor = text(next)
+    } while (cursor !== '0')
+    return [...found]
   }
 
   /** The holders of all keys in an index that match. */

@@ -55,6 +55,9 @@ const ROOT = 'leasehold:1:'
 /** As `keyOf` in common.lua names them. */
 const SIDE_KEYS = ['metadata', 'shares', 'expirations', 'queue', 'queue-expirations', 'waiters']
 
+/** As take.lua calls them. */
+export const ALGORITHM_CODES = { 'token-bucket': 'b', 'sliding-window': 'w', 'fixed-window': 'f' } as const
+
 /** The names of everything the store keeps. All are full names, with the prefix that the client itself puts before them. */
 export class Keys {
   /** What stands before every name: the client's own key prefix, and ours. */
@@ -180,7 +183,7 @@ export class Keys {
   /** What is remembered of one limit. A limit that is configured anew begins anew. */
   meter(key: string, nth: number, { algorithm, perMs }: Limit): string {
     // Not remembered: there may be far more limits than locks, one for each user.
-    return `${this.#base(this.lead + key)}${nth}:${algorithm}:${perMs}`
+    return `${this.#base(this.lead + key)}${nth}:${ALGORITHM_CODES[algorithm]}:${perMs}`
   }
 
   /**

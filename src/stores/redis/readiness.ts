@@ -1,5 +1,6 @@
 import { type Adapter, text } from '../../clients/redis/adapter.js'
 import { StoreUnavailableError } from '../../errors.js'
+import { realWorld } from '../../util/world.js'
 import type { Index, Keys } from './keys.js'
 import { ServerClock } from './server-clock.js'
 import { type RedisScripts, type Transport, settledWithin } from './transport.js'
@@ -45,7 +46,7 @@ export class Readiness {
   /** What has to be settled before the first request, and now and then; undefined, as nearly always, when nothing has. */
   prepare(index: Index, ttlMs: number, now: number): Promise<void> | undefined {
     if (!this.#adapter.ready()) {
-      return this.#transport.whenReady().then(() => this.prepare(index, ttlMs, performance.now()))
+      return this.#transport.whenReady().then(() => this.prepare(index, ttlMs, realWorld.now()))
     }
     if (now < index.warmUntil && ttlMs <= DAY_MS) return undefined
     this.announce(index, ttlMs, now)

@@ -23,7 +23,10 @@ export class ServerClock {
     return now - this.#heardAt > HEAR_EVERY_MS
   }
 
-  /** `sentAt`: our time before asking. */
+  /**
+   * `sentAt`: our time before asking, by a clock that goes on while the machine is suspended: by one that stands still, a grant that was
+   * pushed afterwards would seem to last longer by as much.
+   */
   heard(micros: number, sentAt: number): void {
     this.#heardAt = sentAt
     this.#set(micros - sentAt * 1_000)

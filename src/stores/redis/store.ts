@@ -19,12 +19,13 @@ import type {
   WaiterView,
   Watch,
 } from '../../store.js'
+import { realWorld } from '../../util/world.js'
 import type { Adapter, RedisReply } from '../../clients/redis/adapter.js'
 import {
   answersToReleases,
   answersToRenewals,
+  answersToTakes,
   metersOf,
-  takenOf,
   termsOfReleases,
   termsOfRenewals,
   termsOfTakes,
@@ -150,7 +151,7 @@ export class RedisStore implements Store {
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
     const atomic = options?.atomic === true
     const ask = (call: IndexedCall<Claim>): Promise<Answer[]> => {
-      const now = performance.now()
+      const now = realWorld.now()
       const pending = this.#readiness.prepare(call.index, longestOf(call.items), now)
       const asked = pending
         ? pending.then(() => this.#acquireCalls.sendInTime(call, atomic, now))
@@ -164,7 +165,7 @@ export class RedisStore implements Store {
   renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
     const ask = (call: IndexedCall<Renewal>): Promise<Renewed[]> => {
       const { items, index } = call
-      const sentAt = performance.now()
+      const sentAt = realWorld.now()
       this.#readiness.announce(index, longestOf(items), sentAt)
       const heard = (micros: number): void => this.#readiness.clockOf(index).heard(micros, sentAt)
       return this.#transport.ask(this.#scripts.renew, this.#declared(call), termsOfRenewals(items), (reply) => {
@@ -228,12 +229,13 @@ export class RedisStore implements Store {
     return this.#inspector.revoke(key)
   }
 
-  async take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
-    const ask = async (part: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> => {
-      const reply = await this.#transport.run(this.#scripts.take, metersOf(part, this.#keys), termsOfTakes(part))
-      return part.map((_, i) => takenOf(reply as RedisReply[], i * 5))
+  take(requests: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> {
+    const ask = (part: readonly TakeRequest[]): Promise<(TakeAnswer | Failure)[]> => {
+      const read = (reply: RedisReply): (TakeAnswer | Failure)[] => answersToTakes(reply, part.length)
+      return this.#transport.ask(this.#scripts.take, metersOf(part, this.#keys), termsOfTakes(part), read)
     }
-    if (requests.length === 0) return []
+    if (requests.length === 0) return Promise.resolve([])
+    if (!this.#adapter.cluster) return ask(requests)
     return regrouped(requests, ({ key }) => this.partition(key), ask, undecided)
   }
 
@@ -289,7 +291,7 @@ export class RedisStore implements Store {
   #judge(key: string, { owner, token, endMs, tokens }: GrantMessage, deliver: (event: StoreEvent) => void): void {
     const index = this.#keys.index(key)
     const judge = (): void => {
-      const ttlMs = this.#readiness.clockOf(index).leftMs(endMs, performance.now())
+      const ttlMs = this.#readiness.clockOf(index).leftMs(endMs, realWorld.now())
       // Over, or nobody knows: to ask costs one request and tells for certain.
       if (token === 0n || ttlMs <= 0) deliver({ type: 'freed', owner })
       else deliver({ type: 'granted', owner, token, ttlMs, tokens })

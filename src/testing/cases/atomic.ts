@@ -33,6 +33,9 @@ async function allOf(
   return undefined
 }
 
+/** Claims in a large batch, for a store that names no bound: more would only take longer. */
+const MANY = 100
+
 const atomic: Case[] = [
   {
     name: 'an atomic batch grants every claim if all keys are free',
@@ -47,6 +50,23 @@ const atomic: Case[] = [
       assert.ok(leases, 'all were free')
       for (const key of keys) await refused(b, t.claim(key))
       for (const lease of leases) await mustRelease(a, lease)
+    },
+  },
+  {
+    name: 'an atomic batch of as many claims as the store says that it takes is granted',
+    otherwise: divided,
+    async run(t) {
+      const [a, b] = await t.clients(2)
+      const { features, maxBatch = MANY } = a
+      const keys = t.keys(typeof features.atomic === 'number' ? features.atomic : Math.min(maxBatch, MANY))
+      const claims = keys.map((key) => t.claim(key))
+      const held = await granted(b, t.claim(keys.at(-1) as string))
+      assert.equal(await allOf(a, claims), undefined)
+      await mustRelease(b, held)
+      const leases = await allOf(a, claims)
+      assert.ok(leases, 'all were free')
+      const released = await a.release(leases)
+      assert.ok(released.every(({ outcome }) => outcome === 'released'))
     },
   },
   {

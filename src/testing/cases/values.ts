@@ -1,6 +1,7 @@
 import { strict as assert } from 'node:assert'
 import { granted, mustRelease, refused, renew } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
+import type { Claim } from '../../store.js'
 
 const odd = [
   JSON.stringify({ job: 'charge', note: 'quote " and \' and \\ and \n and ; --' }),
@@ -89,6 +90,34 @@ const values: Case[] = [
       if (b.expiry === 'session') return
       const { blocker } = await refused(b, t.claim(lease.key))
       assert.equal(blocker?.value, '{"result":42}')
+    },
+  },
+  {
+    name: 'a value that a renewal wrote lasts for its ttl without its client, and ends although others of its client are renewed',
+    async run(t) {
+      const b = await t.client()
+      if (b.expiry === 'session') return
+      await t.unhurried(300, async (ttlMs) => {
+        const brief = await t.separate()
+        const sentAt = t.now()
+        const claim = (): Claim => t.claim(t.key(), { ttlMs, renewed: true })
+        const [left, ended, beside] = [claim(), claim(), claim()]
+        await granted(brief, left)
+        await granted(b, ended)
+        await granted(b, beside)
+        const outcomes = [
+          await renew(brief, left, t.longMs, '{"result":42}'),
+          await renew(b, ended, ttlMs, '{"result":43}'),
+        ]
+        t.mustBeBefore(sentAt + ttlMs)
+        assert.deepEqual(outcomes, ['ours', 'ours'])
+        await brief.close()
+        await t.until('it ends by itself', async () => {
+          await renew(b, beside, ttlMs)
+          return (await b.acquire([t.claim(ended.key)]))[0]?.granted === true
+        })
+        assert.equal((await refused(b, t.claim(left.key))).blocker?.value, '{"result":42}')
+      })
     },
   },
 ]

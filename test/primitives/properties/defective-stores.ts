@@ -18,7 +18,6 @@ export function broken(change: (store: FullStore) => Partial<Store>): StoreIn {
       expiry: 'timed',
       features: store.features,
       timeoutMs: store.timeoutMs,
-      immediate: true,
       watchRevoked: (listener) => store.watchRevoked?.(listener) as Watch,
       acquire: (claims, options) => store.acquire(claims, options),
       renew: (renewals) => store.renew(renewals),

@@ -17,7 +17,7 @@ class Fleet {
 
   constructor(start: string) {
     this.world = new ScheduleWorld(start)
-    // Not `immediate`: the clock of the store is not that of the instances.
+    // Not memory() itself, which answers at once: the clock of the store is not that of the instances.
     this.store = faulty(memory({ world: this.world }), [], { world: this.world })
   }
 
@@ -333,6 +333,19 @@ test('stop() called by the job itself resolves', async () => {
   await fleet.world.advanceTo('2024-01-01T00:05:00Z')
   expect(stopped).toBe(true)
   expect(fleet.runs).toHaveLength(1)
+})
+
+test('a run whose lock was granted and never answered starts, and is not taken for an overlap', async () => {
+  const fleet = new Fleet('2024-01-01T00:00:00Z')
+  fleet.join('* * * * *')
+  await fleet.world.settle()
+  const isRun = (claims: readonly { key: string }[]): boolean => claims.every(({ key }) => !key.includes('@'))
+  fleet.store.inject({ effect: 'break-reply', on: 'acquire', times: 2, when: isRun as never })
+  const outage = fleet.store.inject({ effect: 'break-call', on: 'release' })
+  fleet.world.after(62_000, () => outage.lift())
+  await fleet.world.advanceTo('2024-01-01T00:02:30Z')
+  expect(fleet.heard('skipped')).toEqual([])
+  expect(fleet.runs).toEqual(['2024-01-01T00:01:00', '2024-01-01T00:02:00'])
 })
 
 test('a tick whose claim was granted and never answered runs on the instance that claimed it', async () => {

@@ -55,11 +55,11 @@ test('an extension whose answer is lost once leaves the lock held', async () => 
   expect(await ask(direct, claim({ key: wanted.key }))).toMatchObject({ granted: false })
 })
 
-test('a result that a last renewal leaves stays, although its answer is lost once', async () => {
+test('a result that a renewal leaves stays, although its answer is lost once', async () => {
   const wanted = claim({ value: 'running' })
   const { token } = await grant(store, wanted)
   loseOneAnswer(isTxn)
-  const renewed = await renew(wanted, token, { ttlMs: 86_400_000, value: 'done', last: true })
+  const renewed = await renew(wanted, token, { ttlMs: 86_400_000, value: 'done' })
   expect(renewed).toMatchObject({ outcome: 'ours' })
   await sleep(200)
   expect((await direct.inspect?.(wanted.key))?.holders).toMatchObject([{ value: 'done' }])

@@ -127,6 +127,19 @@ describe('a network that fails', () => {
     expect(await (await locks.acquire('cut')).release()).toBe(true)
   })
 
+  test('a grant whose connection ends before the other claims of its call are decided is not answered as held', async () => {
+    const store = new AdvisoryFixture(proxy.through(fixture.url)).store()
+    expect((await ask(store, claim('opens-the-session'))).granted).toBe(true)
+    const [pid] = await fixture.sessions()
+    proxy.delay(100)
+    // The second one is of another class of ttl: its session has to be opened first, which takes several round trips.
+    const asked = store.acquire([claim('brief'), claim('slow', { ttlMs: 500_000 })])
+    await until('it is granted', async () => (await fixture.held()) === 2)
+    await fixture.query('SELECT pg_terminate_backend($1)', [pid])
+    expect((await asked).map(({ granted }) => granted)).toEqual(['unknown', true])
+    await store.close()
+  })
+
   test('a holder behind a silent network gives up before the server grants the lock to the next', async () => {
     const through = createLocks(new AdvisoryFixture(proxy.through(fixture.url)).store())
     const direct = createLocks(fixture.store())

@@ -239,3 +239,29 @@ test('a client that knows nothing of the cluster is told what is wrong', async (
   expect(errors.length).toBeGreaterThan(0)
   for (const error of errors) expect(String(error)).toMatch(/is a cluster, and the client is not a cluster client/)
 })
+
+test('a listing misses nothing while other processes say which indexes they use', async () => {
+  const base = `announced:${run}`
+  const { client, store } = on(await clusterOf.ioredis6(cluster))
+  const names = Array.from({ length: 1_500 }, (_, i) => `lock:${base}:${i}`)
+  await Promise.all(names.map((key) => store.acquire([claim(key)])))
+  const lister = on(await clusterOf.ioredis6(cluster))
+  const calls = lister.client as unknown as { evalsha: (...args: unknown[]) => Promise<unknown> }
+  const evalsha = calls.evalsha.bind(lister.client)
+  // Another process names an index again: what was read already moves behind what was not.
+  let moved = 0
+  calls.evalsha = async (...args) => {
+    const reply = await evalsha(...args)
+    const directory = String(args[2])
+    if (!directory.endsWith(':indexes')) return reply
+    for (const index of await client.zrange(directory, '0', '19'))
+      await client.zadd(directory, Date.now() + 90_000_000 + moved++, index)
+    return reply
+  }
+  // Without the search for foreign holders, which finds most of what is missing here.
+  const listing = redis(lister.client, { listForeign: false })
+  cleanups.push(() => listing.close())
+  const views = (await listing.holders?.(`lock:${base}`)) ?? []
+  expect(moved).toBeGreaterThan(0)
+  expect(new Set(views.map(({ key }) => key)).size).toBe(names.length)
+})

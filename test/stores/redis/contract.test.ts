@@ -435,7 +435,7 @@ test('a sliding window keeps a bounded number of entries, and never more than it
     if (answer && 'allowed' in answer && answer.allowed) passed.push(at)
     if (exact.filter((before) => before > at - perMs).length < limit) exact.push(at)
     if (i % 4 > 0) continue
-    longest = Math.max(longest, Number(await client.llen('leasehold:1:{limiter:w}:0:sliding-window:1000000')))
+    longest = Math.max(longest, Number(await client.llen('leasehold:1:{limiter:w}:0:w:1000000')))
   }
   expect(passed.length).toBeLessThan(3_000)
   for (const [i, first] of passed.entries()) {

@@ -10,9 +10,11 @@ import {
   type Answer,
   type Claim,
   type LeaseId,
+  type Limit,
   type Renewal,
   type Renewed,
   type Store,
+  type TakeRequest,
 } from '../../../src/store.js'
 import { adapterOf } from '../../../src/clients/redis/open.js'
 import { embedded, type RedisScriptSources } from '../../../src/stores/redis/transport.js'
@@ -33,6 +35,20 @@ const CALM_KEYS = Array.from({ length: 8 }, (_, i) => `lock:calm:${i}`)
 const KEYS = ['lock:a', 'lock:{b}', 'lock:c', 'semaphore:s', 'semaphore:t', 'run-once:o', ...CALM_KEYS]
 const OWNERS = ['o1', 'o2', 'o3', 'o4', 'o5', 'o6']
 
+/** Token buckets, of which all but the first refuse soon. The last two refuse always, and what costs more than 1. */
+const BUCKETS: readonly Limit[] = [
+  { algorithm: 'token-bucket', limit: 1_000_000, perMs: 60_000, burst: 1_000_000 },
+  { algorithm: 'token-bucket', limit: 3, perMs: 2 * UNIT_MS, burst: 3 },
+  { algorithm: 'token-bucket', limit: 7, perMs: 1.7 * UNIT_MS, burst: 2.5 },
+  { algorithm: 'token-bucket', limit: 0, perMs: UNIT_MS, burst: 0 },
+  { algorithm: 'token-bucket', limit: 0.1, perMs: UNIT_MS / 10, burst: 1 },
+]
+const LIMIT_SETS: readonly (readonly Limit[])[] = [
+  ...BUCKETS.map((bucket) => [bucket]),
+  [BUCKETS[1] as Limit, BUCKETS[2] as Limit],
+  [{ algorithm: 'sliding-window', limit: 3, perMs: UNIT_MS, burst: 3 }],
+]
+
 /** The scripts, with a clock that is set by the test. */
 function timed(sources: RedisScriptSources): RedisScriptSources {
   const clock = "{ redis.call('GET', 'fuzz:s'), redis.call('GET', 'fuzz:us') }"
@@ -50,7 +66,8 @@ function withoutFastPath(sources: RedisScriptSources): RedisScriptSources {
     if (changed === source) throw new Error('there is no fast path to take away')
     return changed
   }
-  return { ...sources, acquire: slow(sources.acquire), renew: slow(sources.renew), release: slow(sources.release) }
+  const { acquire, renew, release, take } = sources
+  return { ...sources, acquire: slow(acquire), renew: slow(renew), release: slow(release), take: slow(take) }
 }
 
 /** As if so much time had passed: what is left of every key grows shorter. */
@@ -204,8 +221,9 @@ class Run {
     else if (dice < 0.66) await this.#release()
     else if (dice < 0.8) await this.#renew()
     else if (dice < 0.86) await this.#pass(this.#pick([0.3, 0.7, 2, 16]) * UNIT_MS)
-    else if (dice < 0.89) await this.#revoke()
-    else if (dice < 0.92) await this.#interfere()
+    else if (dice < 0.88) await this.#revoke()
+    else if (dice < 0.9) await this.#interfere()
+    else if (dice < 0.95) await this.#take()
     else await this.look()
   }
 
@@ -285,6 +303,23 @@ class Run {
       if (answer.outcome === 'granted')
         this.#granted({ key, owner, weight: owner.startsWith('r') ? 1 : ALL }, answer.token)
     }
+  }
+
+  async #take(): Promise<void> {
+    const [limits, cost] = [this.#pick(LIMIT_SETS), this.#pick([0, 1, 1, 1, 2, 0.3, 2.7])]
+    const isMixed = this.#chance(0.2)
+    const requests = this.#some(24, (): TakeRequest => {
+      // Few keys, so that some are there twice.
+      const key = `limiter:l:${Math.floor(this.#random() * 16)}`
+      if (isMixed) return { key, limits: this.#pick(LIMIT_SETS), cost: this.#pick([0, 1, 2, -1]) }
+      return { key, limits, cost }
+    })
+    if (this.#chance(0.05)) for (const request of requests) request.reset = true
+    await this.#both(
+      `take ${JSON.stringify(requests.map(({ key, cost: each }) => [key, each]))} of ${JSON.stringify(limits)}`,
+      ({ store }) => store.take?.(requests) ?? [],
+      (all) => all,
+    )
   }
 
   async #revoke(): Promise<void> {
