@@ -220,10 +220,13 @@ export class Lease extends Timed implements RenewedInBulk, ListedLease<Lease> {
     return this.#log?.atRisk === true && this.held
   }
 
-  /** For how long the store may keep it at most. */
+  /**
+   * For how long the store may keep it at most. Never less than what was asked for: a lease that was handed off may have been given that by
+   * a request which was still out, however short `extend` made it since.
+   */
   get storedMs(): number {
     const until = Math.max(this.#log?.storedUntil ?? this.deadline, this.#log?.mayLastUntil ?? this.deadline)
-    return Math.max(this.ttlMs, until - this.host.world.now())
+    return Math.max(this.ttlMs, this.request.ttlMs, until - this.host.world.now())
   }
 
   get remainingMs(): number {

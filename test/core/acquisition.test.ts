@@ -283,6 +283,29 @@ describe('pushed grants', () => {
     expect(remote.real.holders('lock:x').filter((holder) => holder.owner === owner)).toEqual([])
   })
 
+  test('a lock that was handed off while a request was out is released for as long as that request may have made it last', async () => {
+    const remote = new RemoteMemory()
+    const { world } = remote
+    const first = outcome(remote.locks().acquire('x'))
+    await world.settle()
+    const waiting = outcome(remote.locks().acquire('x', { ttl: '30s', wait: '1m' }))
+    await remote.pass(10)
+    // The waiter asks again; the grant is pushed before that request arrives, which then gives it the full ttl.
+    remote.fate = (method) => (method === 'acquire' ? { requestMs: 50 } : undefined)
+    remote.push('lock:x', { type: 'freed' })
+    await first.value?.release()
+    await remote.pass(10)
+    const extended = waiting.value?.extend(1_000)
+    await remote.pass(100)
+    await extended
+    const since = world.now()
+    remote.fate = (method) => (method === 'release' && world.now() < since + 6_000 ? 'break' : undefined)
+    const released = waiting.value?.release()
+    await remote.pass(12_000)
+    expect(await released).toBe(false)
+    expect(remote.real.holders('')).toEqual([])
+  })
+
   test('a lock with a short ttl that is handed off is kept', async () => {
     const remote = new RemoteMemory()
     const { world } = remote

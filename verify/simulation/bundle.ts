@@ -1,4 +1,5 @@
 import { fork } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { availableParallelism, tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
@@ -36,6 +37,14 @@ export async function withBundle<T>(edits: readonly Edit[], use: (path: string) 
   } finally {
     rmSync(folder, { recursive: true, force: true })
   }
+}
+
+/**
+ * A seed that changes whenever the library or the simulation does: each state of the code is searched where no earlier one was, and one
+ * state always gives the same answer.
+ */
+export function seedOf(bundle: string): number {
+  return createHash('sha256').update(readFileSync(bundle)).digest().readUInt32LE() >>> 1
 }
 
 function editing(edits: readonly Edit[]): Plugin {

@@ -40,7 +40,7 @@ export const MISTAKES: readonly Mutant[] = [
     edits: [
       {
         file: LEASE,
-        find: 'return Math.max(this.ttlMs, until - this.host.world.now())',
+        find: 'return Math.max(this.ttlMs, this.request.ttlMs, until - this.host.world.now())',
         replace: 'return this.ttlMs',
       },
     ],
