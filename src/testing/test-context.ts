@@ -176,6 +176,20 @@ export class TestContext {
     return new Promise((resolve) => setTimeout(resolve, ms))
   }
 
+  /**
+   * Lets this much time pass, by the clock that the store judges by too. A server whose clock was set back keeps what expires for longer: a
+   * case that looks before would take that for an entry without an end.
+   */
+  async elapse(ms: number): Promise<void> {
+    const from = await this.#first.now?.()
+    await this.sleep(ms)
+    if (from === undefined) return
+    await this.until(`${ms} ms pass by the clock of the store`, async () => {
+      const now = await this.#first.now?.()
+      return now !== undefined && now - from >= ms
+    })
+  }
+
   /** Polls until the function returns something other than undefined, null or false. */
   async until<T>(what: string, look: () => T | Promise<T>): Promise<Exclude<T, undefined | null | false>> {
     const deadline = this.now() + this.#shared.patienceMs

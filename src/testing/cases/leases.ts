@@ -202,7 +202,7 @@ const renewal: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await grantedBriefly(t, a, t.claim(t.key(), { ttlMs: SHORT_MS }))
-      await t.sleep(SHORT_MS + 200)
+      await t.elapse(SHORT_MS + 200)
       assert.equal(await renew(a, lease, t.longMs), 'gone')
       await granted(b, t.claim(lease.key))
     },
@@ -244,7 +244,7 @@ const renewal: Case[] = [
       const brief = await grantedBriefly(t, a, t.reader(key, { ttlMs: SHORT_MS }))
       const lasting = await granted(b, t.reader(key))
       assert.equal(await renew(b, lasting, t.longMs), 'ours')
-      await t.sleep(SHORT_MS + 200)
+      await t.elapse(SHORT_MS + 200)
       assert.equal(await renew(a, brief, t.longMs), 'gone', 'its time has passed')
       await mustRelease(b, lasting)
       await granted(c, t.claim(key))

@@ -73,7 +73,7 @@ const kept: Case[] = [
       const held = await granted(a, t.claim(key))
       const silent = t.claim(key, { queueMs: 100 })
       await refused(b, silent)
-      await t.sleep(300)
+      await t.elapse(300)
       assert.equal((await keep(b, silent, t.longMs)).outcome, 'gone', 'its time had passed')
       assert.equal((await keep(b, t.claim(key), t.longMs)).outcome, 'gone', 'it never asked')
       assert.equal((await keep(b, t.claim(t.key()), t.longMs)).outcome, 'gone', 'no waiter ever asked')
@@ -124,7 +124,7 @@ const kept: Case[] = [
       const [first, last] = [t.claim(key, { queueMs: t.longMs }), t.claim(key, { queueMs: t.longMs })]
       const silent = t.claim(key, { queueMs: 100 })
       for (const claim of [first, silent, last]) await refused(b, claim)
-      await t.sleep(300)
+      await t.elapse(300)
       const again = { ...silent, queueMs: t.longMs }
       await refused(c, again)
       await mustRelease(a, held)
@@ -165,7 +165,7 @@ const kept: Case[] = [
       const waiting = t.claim(key, { queueMs: t.longMs })
       // On a slow machine the lease may end before. Then the grant is correct as well.
       if (await tryAcquire(b, waiting)) return
-      await t.sleep(brief.ttlMs + 200)
+      await t.elapse(brief.ttlMs + 200)
       const answer = await keep(b, waiting, t.longMs)
       if (answer.outcome !== 'granted') {
         const { ahead, blockedMs = 0 } = mustWait(answer)

@@ -12,7 +12,7 @@ const expiring: Case[] = [
       const alive = t.claim(key, { queueMs: t.longMs })
       await refused(b, t.claim(key, { queueMs: 100 }))
       await refused(c, alive)
-      await t.sleep(350)
+      await t.elapse(350)
       await mustRelease(a, held)
       const successor = await granted(c, alive, 'the waiter before it has been silent for too long')
       await mustRelease(c, successor)

@@ -87,7 +87,7 @@ const order: Case[] = [
       const early = await tryAcquire(b, first)
       if (early) return assert.ok(t.now() - sentAt >= brief.ttlMs - 5, 'the lease had ended')
       await refused(c, second)
-      await t.sleep(400)
+      await t.elapse(400)
       await refused(c, t.claim(key), 'a new request')
       await refused(c, second, 'second in the queue')
       await granted(b, first, 'first in the queue')
@@ -104,7 +104,7 @@ const order: Case[] = [
       await refused(b, t.claim(key, { queueMs: 200 }))
       await refused(c, later)
       await mustRelease(c, { key, owner: later.owner })
-      await t.sleep(400)
+      await t.elapse(400)
       await mustRelease(a, held)
       await granted(c, t.claim(key), 'no living waiter arrived before')
     },

@@ -76,7 +76,7 @@ const counting: Case[] = [
       const [a] = await t.clients(1)
       const request = { key: key(t), cost: 1, limits: [counter(1, 200)] }
       for (let i = 0; i < 3; i++) await take(a, request)
-      await t.sleep(210)
+      await t.elapse(210)
       const answer = await take(a, request)
       assert.deepEqual([answer.allowed, answer.remaining], [true, 0])
     },
