@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { chartOf } from '../../bench/harness/chart.js'
+import { mergeRuns, slowerRows } from '../../bench/harness/merge.js'
 import type { LibraryResult, RunResult, ScenarioResult } from '../../bench/harness/result.js'
 import { ensureBuilt } from '../../scripts/build.mjs'
 import { ROOT } from '../../testbed/programs.js'
@@ -90,4 +91,28 @@ test('the benchmark refuses a scenario that it does not know, and says which the
   )
   expect(failure).toMatchObject({ code: 64 })
   expect((failure as { stderr: string }).stderr).toContain('unknown scenario "memmory" (known: harness, redis-serial')
+})
+
+describe('several runs of a scenario', () => {
+  const metrics = [{ name: 'time', unit: 'µs', better: 'lower' as const }]
+  const runOf = (time: number, ratio: number, compared: number): ScenarioResult => {
+    const spread = (value: number) => ({ median: value, min: value / 2, max: value * 2, rounds: [value] })
+    const time1 = { ...spread(time), ratio: spread(ratio), comparedWith: { 'leasehold@abc': spread(compared) } }
+    const libraries: LibraryResult[] = [{ name: 'leasehold', kind: 'ours', metrics: { time: time1 } }]
+    return { name: 'one', title: 'one', metrics, processorUseBefore: 0.01, seconds: 1, libraries }
+  }
+
+  test('become the median of the runs, with the smallest and the largest of them', () => {
+    const merged = mergeRuns([runOf(10, 1.1, 1), runOf(30, 1.5, 0.9), runOf(20, 1.2, 1.2)])
+    const found = merged.libraries[0]?.metrics['time']
+    expect(found).toMatchObject({ median: 20, min: 10, max: 30, rounds: [10, 30, 20] })
+    expect(found?.ratio).toMatchObject({ median: 1.2, min: 1.1, max: 1.5 })
+    expect(found?.comparedWith?.['leasehold@abc']).toEqual({ median: 1, min: 0.9, max: 1.2 })
+  })
+
+  test('are slower than before only if every run is, by more than a twentieth', () => {
+    expect(slowerRows(mergeRuns([runOf(10, 1, 1.2), runOf(10, 1, 1.04), runOf(10, 1, 1.3)]))).toEqual([])
+    const all = slowerRows(mergeRuns([runOf(10, 1, 1.2), runOf(10, 1, 1.06), runOf(10, 1, 1.3)]))
+    expect(all).toEqual(['one, time: 1.20x of leasehold@abc'])
+  })
 })
