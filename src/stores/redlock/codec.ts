@@ -98,9 +98,12 @@ function all<T>(size: number, answer: T): T[] {
 }
 
 /** `token`: the guess that was sent. */
-export function decodeVotes(answer: unknown, size: number, token: number): VoteReply {
+export function decodeVotes(answer: unknown, size: number, token: number): VoteReply | Error {
   if (!Array.isArray(answer)) {
-    return { standing: 'votes', counter: token, micros: Number(answer), items: all<Voted>(size, 'raised') }
+    const micros = Number(answer)
+    // Such as the reply to another command: believed, it would count as a vote.
+    if (!(micros > 0)) return new Error('the server answered a vote with something else')
+    return { standing: 'votes', counter: token, micros, items: all<Voted>(size, 'raised') }
   }
   const standing = answer[0] as Standing
   if (standing !== 'votes') return { standing, counter: 0, micros: 0, items: [] }

@@ -157,7 +157,7 @@ export class LuaNode implements ObservableNode {
     items: readonly { key: string }[],
     args: string[],
     done: NodeCallback<T>,
-    decode: (answer: unknown[]) => T,
+    decode: (answer: unknown[]) => T | Error,
     cleanup = false,
   ): void {
     this.#runner.run(script, encodeKeys(items), args, cleanup, (answer) =>
