@@ -4,7 +4,14 @@ import type { Locks } from '../locks.js'
 import { interceptInPlace } from './response-interception.js'
 import { Idempotency, type IdempotencyOptions } from './idempotency.js'
 import type { IdempotentRun } from './idempotent-run.js'
-import { isAnswered, keyedRequest, type NodeMiddleware, type NodeRequest, sendWhole } from './node-request.js'
+import {
+  errorFrom,
+  isAnswered,
+  keyedRequest,
+  type NodeMiddleware,
+  type NodeRequest,
+  sendWhole,
+} from './node-request.js'
 import { headOf, ResponseCapture } from './response-capture.js'
 
 /**
@@ -34,13 +41,17 @@ export function idempotentExpress<Req extends NodeRequest, Res extends ServerRes
   const idempotency = new Idempotency<[Req, Res]>(locks, options)
   return (request, response, next) => {
     if (!idempotency.concerns(request.method)) return next()
-    idempotency.begin(keyedRequest(idempotency, request, response)).then((decision) => {
-      if (decision.kind === 'pass') next()
-      else if (decision.kind === 'answer') sendWhole(response, decision.response)
-      // The request was answered by a time-out, or its client left, while the store was asked: do not start the handler.
-      else if (isAnswered(response)) void decision.run.release()
-      else serve(decision.run, idempotency.maxBytes, response, next)
-    }, next)
+    idempotency
+      .begin(keyedRequest(idempotency, request, response))
+      .then((decision) => {
+        if (decision.kind === 'pass') next()
+        else if (decision.kind === 'answer') sendWhole(response, decision.response)
+        // The request was answered by a time-out, or its client left, while the store was asked: do not start the handler.
+        else if (isAnswered(response)) void decision.run.release()
+        else serve(decision.run, idempotency.maxBytes, response, next)
+      })
+      // Also what middleware in front throws when the head of a repetition is sent: nobody else would catch that.
+      .catch((error: unknown) => next(errorFrom(error)))
   }
 }
 
@@ -57,7 +68,7 @@ function serve(run: IdempotentRun, maxBytes: number, response: ServerResponse, n
         // Middleware in front may throw when the head is sent (`on-headers`): nobody else would catch that.
         .then(() => capture.open())
         .catch((error: unknown) => {
-          if (capture.fail(before)) next(error)
+          if (capture.fail(before)) next(errorFrom(error))
         })
     },
   })

@@ -100,10 +100,12 @@ function followHandler(route: FastifyRoute, runs: RunsByRequest): void {
   const { handler } = route
   route.handler = function followed(request, reply) {
     const returned = handler.call(this, request, reply)
-    if (typeof (returned as Promise<unknown> | undefined)?.then === 'function') {
-      runs.get(request)?.follow(Promise.resolve(returned as Promise<unknown>))
-    }
-    return returned
+    const run = runs.get(request)
+    if (!run || typeof (returned as Promise<unknown> | undefined)?.then !== 'function') return returned
+    // One promise for Fastify and for the run: a query builder runs its query again for each `then`.
+    const running = Promise.resolve(returned as Promise<unknown>)
+    run.follow(running)
+    return returned === reply ? returned : running
   }
 }
 

@@ -4,10 +4,10 @@ import { ClosedError, InvalidOptionError, LockLostError, StoreUnavailableError }
 import { detachedResponse } from './detached-response.js'
 import { Idempotency, type IdempotencyOptions } from './idempotency.js'
 import type { IdempotentRun } from './idempotent-run.js'
-import { isAnswered, keyedRequest, type NodeRequest, sendWhole } from './node-request.js'
+import { errorFrom, isAnswered, keyedRequest, type NodeRequest, sendWhole } from './node-request.js'
 import { PROBLEM_TYPE, problemBody } from './problem.js'
 import type { ResponseHead } from './recorded-response.js'
-import { headOf, ResponseCapture } from './response-capture.js'
+import { apply, headOf, ResponseCapture } from './response-capture.js'
 
 /** Passes a request or an error on to the next handler. */
 export type NodeNext = (error?: unknown) => void
@@ -118,8 +118,10 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
     try {
       const returned = handler(request, this.#handlerResponse, (error) => this.#passOn(error))
       if (isPromise(returned)) {
-        this.#run.follow(returned)
-        await returned
+        // One promise for all who wait: a query builder runs its query again for each `then`.
+        const running = Promise.resolve(returned)
+        this.#run.follow(running)
+        await running
       }
     } catch (error) {
       await this.#failed(error)
@@ -150,7 +152,7 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
   #notSent(error: unknown): void {
     this.#restore()
     if (!this.#capture.fail(this.#before)) return
-    if (this.#next) this.#next(error)
+    if (this.#next) this.#next(errorFrom(error))
     else answerError(error, this.#response)
   }
 
@@ -158,7 +160,7 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
   async #failed(error: unknown): Promise<void> {
     if (this.#sent) await this.#sent
     else {
-      this.#capture.giveUp()
+      this.#giveUp()
       await this.#run.release()
     }
     this.#restore()
@@ -174,13 +176,20 @@ class HandlerCall<Req extends NodeRequest, Res extends ServerResponse> {
       this.#next?.(error)
     }
     if (this.#sent) return void this.#sent.then(done)
-    this.#capture.giveUp()
+    this.#giveUp()
     // With an error the handler has failed. Without one, another handler goes on with the request, and its end is unknown.
     if (error !== undefined && error !== 'route' && error !== 'router') void this.#run.release().then(done)
     else {
       this.#run.abandon()
       done()
     }
+  }
+
+  /** The next handler or the error handler goes on with the status and the headers that were set so far, as without this one. */
+  #giveUp(): void {
+    const isFirst = !this.#capture.ended
+    this.#capture.giveUp()
+    if (this.#next && isFirst && !isAnswered(this.#response)) apply(this.#response, headOf(this.#handlerResponse))
   }
 
   #open(): void {
@@ -197,7 +206,7 @@ function isPromise(value: unknown): value is Promise<unknown> {
 
 /** Without `next`, the client gets a 500 or 503, and the caller of the handler gets the handler's own errors. */
 function reportError(error: unknown, response: ServerResponse, next: NodeNext | undefined): void {
-  if (next) return next(error)
+  if (next) return next(errorFrom(error))
   answerError(error, response)
   // An outage of the store is no error of the handler, and must not end a process that does not handle rejections.
   const ours = [StoreUnavailableError, ClosedError, LockLostError].some((known) => error instanceof known)

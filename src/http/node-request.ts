@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Idempotency, KeyedRequest } from './idempotency.js'
 import type { WholeResponse } from './recorded-response.js'
-import { apply } from './response-capture.js'
+import { apply, endWith, headOf } from './response-capture.js'
 
 /** A request of `node:http`, with the properties that Express adds. */
 export interface NodeRequest extends IncomingMessage {
@@ -50,9 +50,20 @@ export function isAnswered(response: ServerResponse): boolean {
 /** Sends a complete response, unless the request has been answered meanwhile. */
 export function sendWhole(response: ServerResponse, { body, headers, ...head }: WholeResponse): void {
   if (isAnswered(response)) return
-  const before = response.getHeaderNames().map((name) => [name, response.getHeader(name)] as const)
+  const before = headOf(response)
+  const own = response.getHeaderNames().map((name) => [name, response.getHeader(name)] as const)
   apply(response, { ...head, headers })
-  for (const [name, value] of before)
-    if (value !== undefined && !response.hasHeader(name)) response.setHeader(name, value)
-  response.end(body)
+  for (const [name, value] of own) if (value !== undefined && !response.hasHeader(name)) response.setHeader(name, value)
+  try {
+    endWith(response.end, response, body)
+  } catch (error) {
+    // Middleware in front threw when the head was sent: the answer to its error must not say that it is a repetition.
+    if (!response.headersSent) apply(response, before)
+    throw error
+  }
+}
+
+/** For `next`, which takes nothing (a `throw undefined`) for "go on to the next handler". */
+export function errorFrom(thrown: unknown): unknown {
+  return thrown || new Error('the handler rejected without an error')
 }

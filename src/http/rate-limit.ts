@@ -4,7 +4,7 @@ import { InvalidOptionError } from '../errors.js'
 import type { Limiter, RateLimitResult } from '../primitives/limiter/limiter.js'
 import { addressKey } from './client-address.js'
 import { knownOptions } from './internals.js'
-import type { NodeMiddleware, NodeRequest } from './node-request.js'
+import { errorFrom, type NodeMiddleware, type NodeRequest } from './node-request.js'
 import { PROBLEM_TYPE, type Problem, problemBody } from './problem.js'
 import { rateLimitHeaders } from './rate-limit-headers.js'
 
@@ -179,7 +179,7 @@ export function limitExpress<Req extends NodeRequest, Res extends ServerResponse
         if (response.writableEnded || response.destroyed) return
         if (!decision || passes(decision, response)) next()
       })
-      .catch(next)
+      .catch((error: unknown) => next(errorFrom(error)))
   }
 }
 

@@ -136,7 +136,7 @@ export class ResponseCapture {
     if (unreachable()) return void process.nextTick(done)
     this.#pass(() => {
       if (!this.#live) apply(response, this.#head as ResponseHead)
-      methods.end.call(response, Buffer.concat(this.#held), done as unknown as BufferEncoding)
+      endWith(methods.end, response, Buffer.concat(this.#held), done)
     })
   }
 
@@ -254,6 +254,17 @@ export function headOf(response: ServerResponse): ResponseHead {
     for (const one of [response.getHeader(name)].flat()) if (one !== undefined) headers.push([name, String(one)])
   }
   return { status: response.statusCode, message: response.statusMessage ?? '', headers }
+}
+
+/** Without an empty chunk: a server with `rejectNonStandardBodyWrites` refuses it as the body of a 204. */
+export function endWith(
+  end: ServerResponse['end'],
+  response: ServerResponse,
+  body: Uint8Array,
+  done?: () => void,
+): void {
+  if (body.byteLength === 0) end.call(response, undefined, done as unknown as BufferEncoding)
+  else end.call(response, body, done as unknown as BufferEncoding)
 }
 
 /** Makes the head of a response that was not sent yet exactly this. */

@@ -1,6 +1,6 @@
 /** The real Express 4 and 5, which are loaded without their types. */
 import { createRequire } from 'node:module'
-import type { IncomingMessage, Server, ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage, type ServerOptions, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { onTestFinished } from 'vitest'
 
@@ -28,7 +28,6 @@ export interface ExpressApp {
   get(path: string, ...handlers: ExpressHandler[]): void
   post(path: string, ...handlers: ExpressHandler[]): void
   all(path: string, ...handlers: ExpressHandler[]): void
-  listen(port: number, host: string, done: () => void): Server
 }
 
 type Express = (() => ExpressApp) & { json(): ExpressHandler }
@@ -40,10 +39,12 @@ export const expresses: [string, Express][] = [
 ]
 
 /** Its address. */
-export async function listen(app: ExpressApp): Promise<string> {
-  const server = await new Promise<Server>((resolve) => {
-    const started = app.listen(0, '127.0.0.1', () => resolve(started))
-  })
+export async function listen(
+  app: (request: IncomingMessage, response: ServerResponse) => unknown,
+  options: ServerOptions = {},
+): Promise<string> {
+  const server = createServer(options, (request, response) => void app(request, response))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   onTestFinished(() => {
     server.closeAllConnections()
     server.close()

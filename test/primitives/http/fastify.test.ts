@@ -72,6 +72,20 @@ test('a Response, a web stream and lists of cookies are served as without the pl
   expect(runs).toBe(3)
 })
 
+test('a handler that returns a thenable which works when it is asked (a query builder) works once', async () => {
+  const app = make()
+  let inserts = 0
+  await app.register(idempotentFastify(createLocks(memory()), shared))
+  app.post('/', () => ({
+    // oxlint-disable-next-line unicorn/no-thenable -- as the query builders of knex and drizzle
+    then: (resolve: (text: string) => void) => resolve(`insert ${++inserts}`),
+  }))
+  const url = await start(app)
+  expect(await post(url, 'k')).toMatchObject({ text: 'insert 1', replayed: false })
+  expect(await post(url, 'k')).toMatchObject({ text: 'insert 1', replayed: true })
+  expect(inserts).toBe(1)
+})
+
 test('the pieces of a stream arrive as they come, and a stream that breaks frees its key by the ttl', async () => {
   const app = make()
   let runs = 0

@@ -67,6 +67,58 @@ describe.each(expresses)('%s', (_, express) => {
     expect(errors).toEqual(['audit log failed'])
   })
 
+  test('a handler that returns a thenable which works when it is asked (a query builder) works once', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    let inserts = 0
+    const insert: ExpressHandler = (__, response) => ({
+      // oxlint-disable-next-line unicorn/no-thenable -- as the query builders of knex and drizzle
+      then(resolve: (rows: number) => void) {
+        inserts++
+        response.end('inserted')
+        resolve(inserts)
+      },
+    })
+    app.post('/', idempotentHandler(locks, insert, shared))
+    const url = await listen(app)
+    expect(await post(url, 'k')).toMatchObject({ status: 200, text: 'inserted' })
+    expect(await post(url, 'k')).toMatchObject({ status: 200, text: 'inserted', replayed: true })
+    expect(inserts).toBe(1)
+  })
+
+  test('a handler that rejects without an error has failed, and the request does not go on to the next handler', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    // oxlint-disable-next-line prefer-promise-reject-errors -- that is the case
+    app.post(
+      '/',
+      idempotentHandler(locks, () => Promise.reject(), shared),
+    )
+    app.post('/', (__, response) => response.send('the next handler'))
+    app.use((error, __, response, ___) => response.status(500).send(error.message))
+    expect(await post(await listen(app), 'k')).toMatchObject({ status: 500, text: expect.stringContaining('rejected') })
+  })
+
+  test('an error handler, and a handler that is passed the request, find the status and headers that were set', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    const fails: ExpressHandler = (request, response, next) => {
+      response.status(422).set('X-Reason', 'amount')
+      const how = request.headers['x-how']
+      if (how === 'throw') throw new Error('no amount')
+      next(how === 'next' ? undefined : new Error('no amount'))
+    }
+    app.post('/', idempotentHandler(locks, fails, shared))
+    app.post('/', (__, response) => response.send('passed on'))
+    app.use((error, __, response, ___) => response.send(error.message))
+    const url = await listen(app)
+    for (const how of ['throw', 'error', 'next']) {
+      const answer = await post(url, how, { headers: { 'x-how': how } })
+      expect(answer).toMatchObject({ status: 422, text: how === 'next' ? 'passed on' : 'no amount' })
+      expect(answer.headers.get('x-reason')).toBe('amount')
+    }
+  })
+
   test('an answer through request.res is recorded, and an error handler finds the response of the connection there', async () => {
     const locks = createLocks(memory())
     const app = express()

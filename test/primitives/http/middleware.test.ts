@@ -143,6 +143,54 @@ describe.each(expresses)('%s', (_, express) => {
     }
   })
 
+  test('a repetition whose head cannot be sent is an error that does not look like a repetition', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    let runs = 0
+    const charge: ExpressHandler = (__, response) => response.status(201).send(`run ${++runs}`)
+    app.use((__: unknown, response: ExpressResponse, next: Next) => {
+      const { writeHead } = response
+      response.writeHead = function once(...args: never[]): never {
+        response.writeHead = writeHead
+        if (response.getHeader('Idempotent-Replayed') !== undefined) throw new Error('no head')
+        return (writeHead as (...all: never[]) => never).apply(response, args)
+      } as never
+      next()
+    })
+    app.post('/middleware', idempotentExpress(locks, shared), charge)
+    app.post('/handler', idempotentHandler(locks, charge, shared))
+    app.use((error: Error, __: unknown, response: ExpressResponse, ___: Next) =>
+      response.status(500).send(error.message),
+    )
+    const url = await listen(app)
+    for (const path of ['/middleware', '/handler']) {
+      runs = 0
+      expect(await post(url + path, path)).toMatchObject({ status: 201, text: 'run 1' })
+      expect(await post(url + path, path)).toMatchObject({ status: 500, text: 'no head', replayed: false })
+      expect(runs).toBe(1)
+    }
+  })
+
+  test('a 204 is sent and replayed by a server that refuses bodies where there are none', async () => {
+    const locks = createLocks(memory())
+    const app = express()
+    let runs = 0
+    const remove: ExpressHandler = (__, response) => {
+      runs++
+      response.statusCode = 204
+      response.end()
+    }
+    app.post('/middleware', idempotentExpress(locks, shared), remove)
+    app.post('/handler', idempotentHandler(locks, remove, shared))
+    const url = await listen((request, response) => app(request, response), { rejectNonStandardBodyWrites: true })
+    for (const path of ['/middleware', '/handler']) {
+      runs = 0
+      expect(await post(url + path, path)).toMatchObject({ status: 204, replayed: false })
+      expect(await post(url + path, path)).toMatchObject({ status: 204, replayed: true })
+      expect(runs).toBe(1)
+    }
+  })
+
   test('a request that was answered before its handler began does not run it', async () => {
     const locks = createLocks(memory())
     const app = express()
