@@ -177,6 +177,8 @@ export class Acquiring {
         const joins = lock.isHeldOn(target) || parts.findIndex((part) => part.lock === lock) < i
         return attemptOf(lock.id, claim, joins, (outcome) => {
           if ('error' in outcome) return reject(outcome.error)
+          // The reader that this one joins may have lost its session while this statement was under way, and the lock with it.
+          if (target.lost) return reject(target.lost)
           answers[i] = this.#record(target, lock, claim, outcome)
           if (++settled === parts.length) resolve(answers)
         })

@@ -87,9 +87,10 @@ export class AdvisoryStore implements Store {
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
     if (claims.length < 2) return this.#acquireEach(claims)
-    if (!options?.atomic) return this.#acquireMany(claims)
+    if (!options?.atomic) return this.#withLosses(() => this.#acquireEach(claims))
     const impossible = claims.map((claim) => this.#impossible(claim)).find((error) => error)
-    return impossible ? Promise.resolve(claims.map(() => unknown(impossible))) : this.#acquiring.acquireAll(claims)
+    if (impossible) return Promise.resolve(claims.map(() => unknown(impossible)))
+    return this.#withLosses(() => this.#acquiring.acquireAll(claims))
   }
 
   async renew(renewals: readonly Renewal[]): Promise<Renewed[]> {
@@ -166,10 +167,10 @@ export class AdvisoryStore implements Store {
    * A session may break while other claims of the same call are decided. What was granted on it is answered as unknown then: the caller
    * may subscribe to losses only once it has the answer.
    */
-  async #acquireMany(claims: readonly Claim[]): Promise<Answer[]> {
+  async #withLosses(decide: () => Promise<Answer[]>): Promise<Answer[]> {
     this.#openBatches++
     try {
-      const answers = await this.#acquireEach(claims)
+      const answers = await decide()
       const lost = this.#lostMeanwhile
       if (lost.size === 0) return answers
       return answers.map((answer) => {
