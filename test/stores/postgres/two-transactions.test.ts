@@ -135,3 +135,20 @@ test('two transactions in one message cause no warning', async () => {
   await client.query('commit')
   expect(warnings).toEqual(['there is no transaction in progress'])
 })
+
+test('messages whose NOTIFY failed (its queue is full) do not pile up in the session', async () => {
+  const client = new pg.Client({ connectionString: server.url })
+  await client.connect()
+  onTestFinished(() => client.end())
+  const received: unknown[] = []
+  client.on('notification', ({ payload }) => received.push(payload))
+  await client.query('listen pile')
+  for (let i = 0; i < 50; i++) {
+    const deferred = `select leasehold_send(E'pile ${i}a\\n', true), leasehold_send(E'pile ${i}b\\n', true)`
+    await expect(client.query(inTwoTransactions(deferred, 'select leasehold_flush(), 1 / 0'))).rejects.toThrow('zero')
+  }
+  const { rows } = await client.query<{ kept: string }>("select current_setting('leasehold.deferred') as kept")
+  expect(rows[0]?.kept.length).toBeLessThan(100)
+  await client.query('select leasehold_flush()')
+  expect(received).toEqual(['49a', '49b'])
+})

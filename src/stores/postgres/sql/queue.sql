@@ -38,8 +38,13 @@ declare
   v_setting text;
 begin
   if p_defer then
+    -- What an earlier transaction left could not be sent, and is told by heartbeats. While NOTIFY fails (its queue is full) it
+    -- would grow with every release.
+    if coalesce(nullif(current_setting('leasehold.deferred_at', true), ''), '0')::double precision >= date_part('epoch', now()) then
+      v_setting := current_setting('leasehold.deferred', true);
+    end if;
+    v_setting := set_config('leasehold.deferred', coalesce(v_setting, '') || p_messages, false);
     v_setting := set_config('leasehold.deferred_at', date_part('epoch', clock_timestamp())::text, false);
-    v_setting := set_config('leasehold.deferred', coalesce(current_setting('leasehold.deferred', true), '') || p_messages, false);
   else
     perform pg_notify(split_part(l, ' ', 1), substr(l, strpos(l, ' ') + 1)) from string_to_table(p_messages, chr(10)) l where l <> '';
   end if;
