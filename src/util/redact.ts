@@ -82,9 +82,10 @@ function describeText(text: string): string {
 
 /** `user:password@host` without a scheme, and `key=value` connection strings, are secrets too. */
 function redactText(text: string): string {
-  // A value that is a URL as a whole: its password may contain blanks and line breaks, which end a URL in a text.
-  const [, scheme, rest = ''] = (/\s/.test(text) && WHOLE_URL.exec(text)) || []
-  const safe = scheme ? withoutSecrets(scheme, rest) : redact(text)
+  // A value that is a URL as a whole: its password may contain blanks and line breaks, which end a URL in a text, and the slashes
+  // by which one is known in a text may be missing.
+  const [, scheme, rest = ''] = WHOLE_URL.exec(text) ?? []
+  const safe = scheme && (/\s/.test(text) || !rest.startsWith('//')) ? withoutSecrets(scheme, rest) : redact(text)
   if (safe !== text) return safe
   const at = text.lastIndexOf('@')
   const before = text.slice(0, Math.max(at, 0))

@@ -225,7 +225,7 @@ test.each(['x', 'a:', '?', '&', 'x=', '@', 'a://', '%'])(
   },
 )
 
-test.each(['@', '&', '#', '?', '&password=', '/@', ' ', '\t', '\n', ' @', ':'])(
+test.each(['@', '&', '#', '?', '&password=', '/@', ' ', '\t', '\n', ' @', ':', ';'])(
   'no part of a password with %j in it is shown, wherever in a URL it is',
   (special) => {
     const password = `hunt${special}er2x`
@@ -234,6 +234,7 @@ test.each(['@', '&', '#', '?', '&password=', '/@', ' ', '\t', '\n', ' @', ':'])(
       `postgres://db/shop?password=${password}`,
       `postgres://db/shop?sslmode=require&password=${password}&x=1`,
       `redis:user:${password}@127.0.0.1`,
+      `postgres:db/shop?password=${password}`,
       `redlock://user:${password}@a:1,user:${password}@b:2,user:${password}@c:3`,
     ]
     for (const url of urls) {
