@@ -279,7 +279,6 @@ export class EtcdAcquiring {
         lease: queueLease,
         renewed: true,
         deadline: world.now() + (claim.queueMs as number),
-        busy: 0,
       })
     }
     // After its queue entry was bound: a lease that was given up would be revoked in between, and the entry with it.
@@ -311,7 +310,6 @@ export class EtcdAcquiring {
       lease,
       renewed: claim.renewed === true,
       deadline: Math.min(world.now() + claim.ttlMs, lease.validUntil),
-      busy: 0,
     })
     attempt.lease = undefined
     if (ttlMs <= 0)

@@ -5,6 +5,7 @@
  */
 import { StoreUnavailableError } from '../../errors.js'
 import type { World } from '../../util/world.js'
+import { type Check, type Checked, decodeCheck } from './checks.js'
 import { EtcdConnection, type DuplexCall, type Endpoint } from './connection.js'
 import { EndpointError, EtcdError, isFinal, needsNewToken, neverSent, refused, unavailable } from './errors.js'
 import { KeepAliveStream } from './keep-alives.js'
@@ -93,9 +94,8 @@ export class EtcdClient {
     return { answer: decodeTransaction(answer), retried }
   }
 
-  /** Whether all conditions of an encoded transaction hold. */
-  async check(transaction: Buffer): Promise<TxnResult & { header: Header }> {
-    return decodeTransaction((await this.#call(PATH.txn, transaction)).answer)
+  async check(check: Check): Promise<Checked> {
+    return decodeCheck((await this.#call(PATH.txn, check.message)).answer, check)
   }
 
   async range(query: RangeQuery): Promise<RangeResult & { header: Header }> {

@@ -1,90 +1,116 @@
 /**
  * What is kept from one heartbeat to the next. The core sends the same renewals each time, as long as the same locks are held: a
- * thousand lookups, objects and conditions for each of them would cost more than the requests. Loops over all of them count their
- * steps: what runs every few seconds is not compiled for minutes, and an iterator then leaves an object per step to be collected.
+ * thousand lookups, objects and conditions for each of them would cost more than the requests. Loops over all of them are few and
+ * count their steps: what runs every few seconds is not compiled for minutes, and an iterator then leaves an object per step to be
+ * collected.
  *
  * @module
  */
-import type { Renewal, Renewed } from '../../store.js'
-import { framedOnce } from './connection.js'
-import type { EtcdKeys } from './keys.js'
-import { encodeCheck } from './messages.js'
+import type { Renewal } from '../../store.js'
+import type { Check } from './checks.js'
+import type { EtcdLease } from './leases.js'
 import type { Pending } from './move.js'
 import type { Tracked } from './tracked.js'
 
-/**
- * A check that entries are as they were written, encoded. As long as the same locks are renewed in the same order it is sent again:
- * to encode a thousand conditions costs more than to send them.
- */
-export interface SentCheck {
-  readonly entries: readonly Tracked[]
-  readonly revisions: readonly number[]
-  readonly message: Buffer
+/** Share of the wanted time that must be left for a lease not to be kept alive again: another lock has just done it. */
+const FRESH = 0.85
+
+/** Whether a lease has to be kept alive to last for as long as it is asked for. */
+export const isStale = (lease: EtcdLease, ttlMs: number, now: number): boolean =>
+  lease.validUntil - now < Math.min(ttlMs, lease.ttlMs) * FRESH
+
+/** Locks of a heartbeat in a row that share a lease and a ttl, and so an answer. */
+export interface Run {
+  readonly lease: EtcdLease
+  readonly ttlMs: number
+  readonly from: number
+  to: number
 }
 
-/** What was made for a heartbeat. */
-export interface PreparedHeartbeat {
-  readonly items: Pending[]
-  readonly checks: SentCheck[]
+/** A heartbeat in which nothing has to be written: all are as they were written, and stay on their leases. */
+export class SteadyHeartbeat {
+  readonly #renewals: readonly Renewal[]
+  readonly #revisions: readonly number[]
+  readonly entries: readonly Tracked[]
+  readonly runs: readonly Run[]
+  readonly checks: readonly Check[]
+
+  constructor(items: readonly Pending[], checks: readonly Check[]) {
+    this.#renewals = items.map(({ renewal }) => renewal)
+    this.entries = items.map(({ entry }) => entry)
+    this.#revisions = this.entries.map(({ modRevision }) => modRevision)
+    this.runs = runsOf(items)
+    this.checks = checks
+  }
+
+  /** Begins the heartbeat. False: these are other locks, or something about one of them is not as it was. */
+  begin(renewals: readonly Renewal[], now: number): boolean {
+    if (renewals.length !== this.#renewals.length) return false
+    for (let i = 0; i < this.runs.length; i++) {
+      const run = this.runs[i] as Run
+      if (run.lease.retired || !this.#isSteady(run, renewals, now)) return false
+    }
+    this.#addBusy(1)
+    return true
+  }
+
+  #isSteady({ lease, from, to }: Run, renewals: readonly Renewal[], now: number): boolean {
+    const sent = this.#renewals
+    const revisions = this.#revisions
+    const { entries } = this
+    for (let i = from; i < to; i++) {
+      const entry = entries[i] as Tracked
+      if (renewals[i] !== sent[i] || entry.lease !== lease || entry.modRevision !== revisions[i]) return false
+      if (entry.isForgotten || entry.isElsewhere || entry.hasEnded(now)) return false
+    }
+    return true
+  }
+
+  /** Each `begin` is followed by an end: what is busy is not removed when its time has passed. */
+  end(): void {
+    this.#addBusy(-1)
+  }
+
+  /** To be answered one by one. */
+  items(): Pending[] {
+    return this.entries.map((entry, i) => ({ renewal: this.#renewals[i] as Renewal, entry, answer: undefined }))
+  }
+
+  #addBusy(one: 1 | -1): void {
+    const { entries } = this
+    for (let i = 0; i < entries.length; i++) (entries[i] as Tracked).busy += one
+  }
 }
 
 export class Heartbeats {
-  /** Those that are not under way, by their first renewal. */
-  readonly #idle = new WeakMap<Renewal, PreparedHeartbeat>()
+  /** By their first renewal. */
+  readonly #steady = new WeakMap<Renewal, SteadyHeartbeat>()
 
-  /** Taken away until it has been answered: a heartbeat that was not answered in time may be followed by the next. */
-  take([first]: readonly Renewal[]): PreparedHeartbeat | undefined {
-    const before = first && this.#idle.get(first)
-    if (before) this.#idle.delete(first)
-    return before
+  /** The heartbeat of these very locks, if nothing about them has changed; begun. */
+  begin(renewals: readonly Renewal[], now: number): SteadyHeartbeat | undefined {
+    const [first] = renewals
+    const before = first && this.#steady.get(first)
+    return before?.begin(renewals, now) ? before : undefined
   }
 
-  /** What was made for this heartbeat is kept for the next. */
-  answers(items: Pending[], checks: SentCheck[]): Renewed[] {
-    const answers: Renewed[] = []
-    let isKept = items.length > 0
-    for (let i = 0; i < items.length; i++) {
-      const item = items[i] as Pending
-      answers.push(item.answer as Renewed)
-      isKept &&= isHeartbeat(item)
-      item.answer = undefined
-    }
-    if (isKept) this.#idle.set((items[0] as Pending).renewal, { items, checks })
-    return answers
+  /** Kept for the next time, if these will be renewed in the same way again. */
+  keep(items: readonly Pending[], checks: readonly Check[]): void {
+    const [first] = items
+    if (first && items.every(isSteady)) this.#steady.set(first.renewal, new SteadyHeartbeat(items, checks))
   }
 }
 
-/** Whether this heartbeat is of the same locks as the one before. */
-export function isSame(items: readonly Pending[], renewals: readonly Renewal[], now: number): boolean {
-  if (items.length !== renewals.length) return false
-  for (let i = 0; i < items.length; i++) {
-    const { renewal, entry } = items[i] as Pending
-    if (renewal !== renewals[i] || entry.isForgotten || hasEnded(entry, now)) return false
-  }
-  return true
-}
-
-/** Its time has passed by our clock, and no call is about to prolong it. */
-export const hasEnded = ({ deadline, busy }: Tracked, now: number): boolean => deadline <= now && busy === 0
-
-/** A lock that was prolonged, and will be again in the same way. */
-function isHeartbeat({ renewal: { value, queued }, answer }: Pending): boolean {
+/** A lock that was prolonged where it is. */
+function isSteady({ renewal: { value, queued }, answer }: Pending): boolean {
   return answer?.outcome === 'ours' && value === undefined && !queued
 }
 
-/** Sent again if it is about these entries as they are now. */
-export function checkOf(items: readonly Pending[], keys: EtcdKeys, before: SentCheck | undefined): SentCheck {
-  if (before && isCheckOf(before, items)) return before
-  const entries = items.map(({ entry }) => entry)
-  const revisions = entries.map(({ modRevision }) => modRevision)
-  return { entries, revisions, message: framedOnce(encodeCheck(entries, keys.offset)) }
-}
-
-function isCheckOf({ entries, revisions }: SentCheck, items: readonly Pending[]): boolean {
-  if (entries.length !== items.length) return false
-  for (let i = 0; i < items.length; i++) {
-    const { entry } = items[i] as Pending
-    if (entries[i] !== entry || revisions[i] !== entry.modRevision) return false
+function runsOf(items: readonly Pending[]): Run[] {
+  const runs: Run[] = []
+  for (const [i, { entry, renewal }] of items.entries()) {
+    const last = runs.at(-1)
+    if (last?.lease === entry.lease && last.ttlMs === renewal.ttlMs) last.to = i + 1
+    else runs.push({ lease: entry.lease, ttlMs: renewal.ttlMs, from: i, to: i + 1 })
   }
-  return true
+  return runs
 }

@@ -36,6 +36,8 @@ export interface RangeQuery extends KeyRange {
   byCreation?: boolean
   keysOnly?: boolean
   countOnly?: boolean
+  /** Keys that were last written before this revision are counted, and left out. */
+  writtenFrom?: number
 }
 
 export interface RangeResult {
@@ -97,7 +99,10 @@ function writeRange(writer: ProtoWriter, query: RangeQuery): void {
   writer.bytes(1, query.key).bytes(2, query.end)
   writer.number(3, query.limit ?? 0).number(4, query.revision ?? 0)
   if (query.byCreation) writer.number(5, ASCENDING).number(6, BY_CREATION)
-  writer.flag(8, query.keysOnly).flag(9, query.countOnly)
+  writer
+    .flag(8, query.keysOnly)
+    .flag(9, query.countOnly)
+    .number(10, query.writtenFrom ?? 0)
 }
 
 function writeComparison(writer: ProtoWriter, { key, end, is, create, mod, value }: Comparison): void {
@@ -137,19 +142,6 @@ export function encodeTransaction(transaction: EtcdTransaction): Buffer {
   return writer.finish()
 }
 
-/**
- * A transaction of nothing but conditions: each key is as it was written at this revision. A transaction without any read is answered
- * by one server alone, which may be behind the others: the key that is read makes a majority confirm it.
- */
-export function encodeCheck(written: readonly { etcdKey: Buffer; modRevision: number }[], key: Buffer): Buffer {
-  const writer = new ProtoWriter()
-  for (const { etcdKey, modRevision } of written)
-    writer.message(1, (inner) => writeComparison(inner, { key: etcdKey, is: '=', mod: modRevision }))
-  const confirmed: Operation = { range: { key, countOnly: true } }
-  for (const field of [2, 3]) writer.message(field, (inner) => writeOperation(inner, confirmed))
-  return writer.finish()
-}
-
 export const encodeLeaseGrant = (id: bigint, ttlS: number): Buffer =>
   new ProtoWriter().number(1, ttlS).int64(2, id).finish()
 
@@ -180,7 +172,7 @@ export function encodeWatchCreate(create: WatchCreate): Buffer {
 export const encodeWatchCancel = (watchId: number): Buffer =>
   new ProtoWriter().message(2, (writer) => void writer.number(1, watchId)).finish()
 
-function readHeader(reader: ProtoReader): Header {
+export function readHeader(reader: ProtoReader): Header {
   const header: Header = { revision: 0, raftTerm: 0 }
   while (reader.next()) {
     if (reader.field === 3) header.revision = reader.number()
@@ -214,7 +206,7 @@ function readRange(reader: ProtoReader, header?: (reader: ProtoReader) => void):
   return result
 }
 
-function readOperation(reader: ProtoReader): OperationResult {
+export function readOperation(reader: ProtoReader): OperationResult {
   const result: OperationResult = {}
   while (reader.next()) {
     if (reader.field === 1) result.range = readRange(reader.message())

@@ -100,6 +100,8 @@ export class ProtoReader {
   readonly #end: number
   #at: number
   #wire = -1
+  /** Where the present field begins. */
+  #fieldAt = 0
   field = 0
 
   constructor(bytes: Buffer, from = 0, to: number = bytes.length) {
@@ -111,6 +113,7 @@ export class ProtoReader {
   next(): boolean {
     if (this.#wire >= 0) this.#skip()
     if (this.#at >= this.#end) return false
+    this.#fieldAt = this.#at
     const tag = this.#varint()
     this.field = tag >>> 3
     this.#wire = tag & 7
@@ -164,6 +167,13 @@ export class ProtoReader {
     const reader = new ProtoReader(this.#bytes, this.#at, end)
     this.#at = end
     return reader
+  }
+
+  /** The present field, with its number, and all that follow. */
+  rest(): Buffer {
+    this.#wire = -1
+    this.#at = this.#end
+    return this.#bytes.subarray(this.#fieldAt, this.#end)
   }
 
   #fieldEnd(): number {

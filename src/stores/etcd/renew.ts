@@ -5,19 +5,18 @@
  * @module
  */
 import type { Renewal, Renewed } from '../../store.js'
+import { type Check, type Checked, encodeCheck, MOST_CHECKED } from './checks.js'
 import { type EtcdRecord, grantRevisionOf } from './codec.js'
 import type { EtcdContext } from './context.js'
 import { type Directory, type Entry, entriesAhead, ownEntry, readDirectory } from './directory.js'
-import { checkOf, hasEnded, Heartbeats, isSame, type SentCheck } from './heartbeats.js'
+import { Heartbeats, isStale, type SteadyHeartbeat } from './heartbeats.js'
 import { EtcdLease } from './leases.js'
 import type { Header, Operation } from './messages.js'
 import { GONE, Moving, type Pending, unsure } from './move.js'
 import type { Tracked } from './tracked.js'
 
-/** Share of the wanted time that must be left for a lease not to be kept alive again: another lock has just done it. */
-const FRESH = 0.85
-/** Comparisons in one transaction: etcd takes 128, and this is a quarter of a full batch. */
-const MOST_COMPARED = 125
+/** Entries that are read in one transaction: etcd takes 128 operations. */
+const MOST_READ = 125
 
 export class Prolonging {
   readonly #context: EtcdContext
@@ -35,28 +34,66 @@ export class Prolonging {
     const startedAt = world.now()
     const loading = offset.ready()
     if (loading) await loading
-    const before = this.#heartbeats.take(renewals)
-    const checks = before?.checks ?? []
-    if (before && isSame(before.items, renewals, startedAt)) {
-      await this.#known(before.items, startedAt, checks)
-      return this.#heartbeats.answers(before.items, checks)
+    const steady = this.#heartbeats.begin(renewals, startedAt)
+    return steady ? this.#steadily(steady, startedAt) : this.#singly(renewals, renewed, startedAt)
+  }
+
+  /** All of them were as they are known, and on the same leases, when the heartbeat began. */
+  async #steadily(heartbeat: SteadyHeartbeat, startedAt: number): Promise<Renewed[]> {
+    const { leases, client } = this.#context
+    try {
+      const stale = new Set<EtcdLease>()
+      for (const { lease, ttlMs } of heartbeat.runs) if (isStale(lease, ttlMs, startedAt)) stale.add(lease)
+      // First the keep-alive: the checks behind it are the reads that confirm it.
+      const confirm = stale.size > 0 ? await leases.keepAlive(stale) : undefined
+      const checked = await Promise.all(heartbeat.checks.map((check) => client.check(check)))
+      confirm?.(checked.map(({ header }) => header))
+      if (checked.every(({ unchanged }) => unchanged)) return this.#unchanged(heartbeat, startedAt)
+      const items = heartbeat.items()
+      const changed = checked.map(({ unchanged }, i) => (unchanged ? [] : partOf(items, i)))
+      await Promise.all(changed.map((part) => this.#readChanged(part, startedAt)))
+      this.#answer(items, startedAt)
+      return items.map(({ answer }) => answer as Renewed)
+    } catch (error) {
+      return heartbeat.entries.map(() => unsure(error))
+    } finally {
+      heartbeat.end()
     }
+  }
+
+  /** One answer for all that share a lease and a ttl: a thousand objects per heartbeat would be there to be collected. */
+  #unchanged({ entries, runs }: SteadyHeartbeat, startedAt: number): Renewed[] {
+    const { world, tracked } = this.#context
+    const now = world.now()
+    const answers: Renewed[] = []
+    for (const run of runs) {
+      const { lease, ttlMs } = run
+      const answer = ours(lease, ttlMs, startedAt)
+      for (let i = run.from; i < run.to; i++) {
+        const entry = entries[i] as Tracked
+        // Another call has written it anew meanwhile.
+        answers.push(entry.lease === lease ? answer : ours(entry.lease, ttlMs, startedAt))
+      }
+      if (answer.outcome === 'ours') tracked.prolongAll(entries, run, Math.min(now + ttlMs, lease.validUntil))
+    }
+    return answers
+  }
+
+  async #singly(renewals: readonly Renewal[], renewed: boolean, startedAt: number): Promise<Renewed[]> {
     const items: Pending[] = []
-    // By position, and only for those that are not known: a heartbeat of thousands of locks has none.
     const others = new Map<number, Renewed>()
     const unknown: number[] = []
-    for (let at = 0; at < renewals.length; at++) {
-      const renewal = renewals[at] as Renewal
+    for (const [at, renewal] of renewals.entries()) {
       const entry = this.#entryOf(renewal)
       if (!entry) unknown.push(at)
-      else if (hasEnded(entry, startedAt)) others.set(at, GONE)
+      else if (entry.hasEnded(startedAt)) others.set(at, GONE)
       else items.push({ renewal, entry, answer: undefined })
     }
-    await Promise.all([
-      this.#known(items, startedAt, checks),
+    const [checks] = await Promise.all([
+      this.#known(items, startedAt),
       ...unknown.map(async (at) => others.set(at, await this.#find(renewals[at] as Renewal, renewed, startedAt))),
     ])
-    if (others.size === 0) return this.#heartbeats.answers(items, checks)
+    if (checks && others.size === 0) this.#heartbeats.keep(items, checks)
     let next = 0
     return renewals.map((_, at) => others.get(at) ?? (items[next++]?.answer as Renewed))
   }
@@ -72,101 +109,94 @@ export class Prolonging {
     return token === undefined || token === (entry.token ??= this.#context.offset.tokenOf(entry.grantRevision))
   }
 
-  async #known(items: readonly Pending[], startedAt: number, checks: SentCheck[]): Promise<void> {
-    let staying = items
-    let moving: readonly Pending[] = []
-    let isMoving = false
-    for (let i = 0; i < items.length; i++) {
-      const item = items[i] as Pending
-      item.entry.busy++
-      isMoving ||= mustMove(item)
-    }
-    if (isMoving) {
-      staying = items.filter((item) => !mustMove(item))
-      moving = items.filter(mustMove)
-    }
+  /** The checks that found them as they were written. Undefined: some of them were not, or had to be written anew. */
+  async #known(items: readonly Pending[], startedAt: number): Promise<Check[] | undefined> {
+    const moving = items.filter(mustMove)
+    const staying = moving.length > 0 ? items.filter((item) => !mustMove(item)) : items
+    for (const { entry } of items) entry.busy++
     try {
-      await Promise.all([this.#stay(staying, startedAt, checks), this.#moving.all(moving, startedAt)])
+      const [checks] = await Promise.all([this.#stay(staying, startedAt), this.#moving.all(moving, startedAt)])
+      return moving.length > 0 ? undefined : checks
     } finally {
-      for (let i = 0; i < items.length; i++) (items[i] as Pending).entry.busy--
+      for (const { entry } of items) entry.busy--
     }
   }
 
   /** Those whose lease lasts long enough once it is kept alive. */
-  async #stay(items: readonly Pending[], startedAt: number, sent: SentCheck[]): Promise<void> {
-    if (items.length === 0) return
+  async #stay(items: readonly Pending[], startedAt: number): Promise<Check[] | undefined> {
+    if (items.length === 0) return undefined
     const { leases, world, keys } = this.#context
     const stale = new Set<EtcdLease>()
     const now = world.now()
-    for (let i = 0; i < items.length; i++) {
-      const { entry, renewal } = items[i] as Pending
-      const wanted = Math.min(renewal.ttlMs, entry.lease.ttlMs) * FRESH
-      if (entry.lease.validUntil - now < wanted) stale.add(entry.lease)
-    }
+    for (const { entry, renewal } of items) if (isStale(entry.lease, renewal.ttlMs, now)) stale.add(entry.lease)
     try {
       // First the keep-alive: the checks behind it are the reads that confirm it.
       const confirm = stale.size > 0 ? await leases.keepAlive(stale) : undefined
-      const checks: Promise<Header>[] = []
-      for (let from = 0; from < items.length; from += MOST_COMPARED) {
-        const part = items.slice(from, from + MOST_COMPARED)
-        const check = checkOf(part, keys, sent[checks.length])
-        sent[checks.length] = check
-        checks.push(this.#check(part, startedAt, check))
+      const checks: Check[] = []
+      const checking: Promise<Checked>[] = []
+      for (let i = 0; i * MOST_CHECKED < items.length; i++) {
+        const part = partOf(items, i)
+        const check = encodeCheck(
+          part.map(({ entry }) => entry),
+          keys.offset,
+        )
+        checks.push(check)
+        checking.push(this.#check(part, startedAt, check))
       }
-      sent.length = checks.length
-      const reads = await Promise.all(checks)
-      confirm?.(reads)
-      const answeredAt = world.now()
-      let last: Pending | undefined
-      for (let i = 0; i < items.length; i++) {
-        const item = items[i] as Pending
-        if (item.answer) continue
-        // One answer for all that share a lease and a ttl: a thousand objects per heartbeat would be there to be collected.
-        item.answer = last && isAlike(item, last) ? last.answer : this.#stillOurs(item, startedAt)
-        if (item.answer?.outcome === 'ours') this.#prolong(item, answeredAt)
-        last = item
-      }
+      const checked = await Promise.all(checking)
+      confirm?.(checked.map(({ header }) => header))
+      this.#answer(items, startedAt)
+      return checked.every(({ unchanged }) => unchanged) ? checks : undefined
     } catch (error) {
       for (const item of items) item.answer ??= unsure(error)
+      return undefined
+    }
+  }
+
+  /** Those that have no answer yet were found as they are known. */
+  #answer(items: readonly Pending[], startedAt: number): void {
+    const { world, tracked } = this.#context
+    const now = world.now()
+    for (const item of items) {
+      const { entry, renewal } = item
+      item.answer ??= this.#stillOurs(item, startedAt)
+      if (item.answer.outcome === 'ours') tracked.prolong(entry, Math.min(now + renewal.ttlMs, entry.lease.validUntil))
     }
   }
 
   #stillOurs({ renewal, entry }: Pending, startedAt: number): Renewed {
     const { offset } = this.#context
-    const until = Math.min(startedAt + renewal.ttlMs, entry.lease.validUntil)
     if (renewal.queued && entry.record.state === 'held') {
       return { outcome: 'granted', token: offset.tokenOf(entry.grantRevision), ttlMs: entry.deadline - startedAt }
     }
-    if (until <= startedAt) return { outcome: 'unknown', error: new Error('etcd: the lease could not be kept alive') }
-    return { outcome: 'ours', ttlMs: until - startedAt }
+    return ours(entry.lease, renewal.ttlMs, startedAt)
   }
 
-  #prolong({ renewal, entry }: Pending, now: number): void {
-    this.#context.tracked.prolong(entry, Math.min(now + renewal.ttlMs, entry.lease.validUntil))
-  }
-
-  /** Whether all of them are as we wrote them, in one step; only if not they are read. The header of a read that a majority answered. */
-  async #check(items: readonly Pending[], startedAt: number, { message }: SentCheck): Promise<Header> {
-    const { succeeded, header } = await this.#context.client.check(message)
-    if (!succeeded) await this.#readChanged(items, startedAt)
+  /** Whether all of them are as we wrote them, in one step; only if not they are read. */
+  async #check(items: readonly Pending[], startedAt: number, check: Check): Promise<Checked> {
+    const checked = await this.#context.client.check(check)
+    if (!checked.unchanged) await this.#readChanged(items, startedAt)
     // A call may carry hundreds of entries of one key: its queue is read once.
     const readings = new Map<string, Directory>()
     for (const item of items) {
       if (item.answer || !item.renewal.queued || item.entry.record.state !== 'waiting') continue
-      item.answer = await this.#queued(item, header, readings)
+      item.answer = await this.#queued(item, checked.header, readings)
     }
-    return header
+    return checked
   }
 
   async #readChanged(items: readonly Pending[], startedAt: number): Promise<void> {
-    const reads = items.map(({ entry }): Operation => ({ range: { key: entry.etcdKey } }))
-    const { answer } = await this.#context.client.txn({ compare: [], success: reads, failure: [] })
     const moving: Pending[] = []
-    for (const [i, item] of items.entries()) {
-      const kv = answer.results[i]?.range?.kvs[0]
-      if (kv?.modRevision === item.entry.modRevision) continue
-      if (this.#moving.isSame(item, kv)) moving.push(item)
-      else item.answer = GONE
+    for (let from = 0; from < items.length; from += MOST_READ) {
+      const part = items.slice(from, from + MOST_READ)
+      const reads = part.map(({ entry }): Operation => ({ range: { key: entry.etcdKey } }))
+      const { answer } = await this.#context.client.txn({ compare: [], success: reads, failure: [] })
+      for (const [i, item] of part.entries()) {
+        const kv = answer.results[i]?.range?.kvs[0]
+        if (kv?.modRevision === item.entry.modRevision) continue
+        if (this.#moving.isSame(item, kv)) moving.push(item)
+        else item.answer = GONE
+      }
     }
     await this.#moving.all(moving, startedAt)
   }
@@ -215,7 +245,7 @@ export class Prolonging {
     const { key, owner, ttlMs } = renewal
     // Of the client that wrote it: not ours to revoke. It moves to one of ours right away.
     const lease = new EtcdLease(kv.lease, 0, true, 0)
-    const entry: Tracked = {
+    const entry = tracked.add({
       key,
       owner,
       etcdKey: Buffer.from(kv.key),
@@ -226,9 +256,8 @@ export class Prolonging {
       lease,
       renewed,
       deadline: startedAt + ttlMs,
-      busy: 1,
-    }
-    tracked.add(entry)
+    })
+    entry.busy++
     const moved: Pending = { renewal: { ...renewal, queued: false }, entry, answer: undefined }
     const answer = await this.#moving.one(moved, startedAt)
     entry.busy--
@@ -265,12 +294,13 @@ function mustMove({ renewal: { value, ttlMs, queued }, entry }: Pending): boolea
   return ttlMs > entry.lease.ttlMs
 }
 
-/** The answer to the one is that to the other. */
-function isAlike({ renewal, entry }: Pending, other: Pending): boolean {
-  return (
-    entry.lease === other.entry.lease &&
-    renewal.ttlMs === other.renewal.ttlMs &&
-    !renewal.queued &&
-    !other.renewal.queued
-  )
+/** The entries of one check. */
+const partOf = (items: readonly Pending[], check: number): readonly Pending[] =>
+  items.slice(check * MOST_CHECKED, (check + 1) * MOST_CHECKED)
+
+/** Still held, for as long as its lease is certain to exist. */
+function ours(lease: EtcdLease, ttlMs: number, startedAt: number): Renewed {
+  const leftMs = Math.min(ttlMs, lease.validUntil - startedAt)
+  if (leftMs <= 0) return { outcome: 'unknown', error: new Error('etcd: the lease could not be kept alive') }
+  return { outcome: 'ours', ttlMs: leftMs }
 }

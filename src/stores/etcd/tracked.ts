@@ -15,28 +15,60 @@ const RETRY_MS = 500
 /** Removals in one transaction: etcd's own limit is 128 operations. */
 const MOST_REMOVALS = 100
 
-/** A holder or queue entry of this store object. */
-export interface Tracked {
+/** What is known of an entry when it is written or found. */
+export interface EntryFacts {
   readonly key: string
   readonly owner: string
   readonly etcdKey: Buffer
   readonly createRevision: number
   modRevision: number
-  /** A write of ours was not answered, and bound it to a lease that we may not keep alive: it has to be written anew. */
-  isElsewhere?: boolean | undefined
   record: EtcdRecord
   readonly grantRevision: number
-  /** The token of the grant, for the heartbeat. Absent: not needed yet. */
-  token?: bigint | undefined
   lease: EtcdLease
   /** The core renews it until it is released, so that it may share a lease. */
   renewed: boolean
   /** From here on it counts as ended, by our clock, and is removed. */
   deadline: number
+}
+
+/** A holder or queue entry of this store object. A class, because a heartbeat reads thousands: with all fields from the start they have one shape. */
+export class Tracked implements EntryFacts {
+  readonly key: string
+  readonly owner: string
+  readonly etcdKey: Buffer
+  readonly createRevision: number
+  modRevision: number
+  record: EtcdRecord
+  readonly grantRevision: number
+  lease: EtcdLease
+  renewed: boolean
+  deadline: number
+  /** The token of the grant, for the heartbeat. Undefined: not needed yet. */
+  token: bigint | undefined = undefined
   /** Calls that are about to prolong it: it is not removed meanwhile. */
-  busy: number
+  busy = 0
+  /** A write of ours was not answered, and bound it to a lease that we may not keep alive: it has to be written anew. */
+  isElsewhere = false
   /** It is not tracked any more: another entry of its owner may have taken its place. */
-  isForgotten?: boolean | undefined
+  isForgotten = false
+
+  constructor(facts: EntryFacts) {
+    this.key = facts.key
+    this.owner = facts.owner
+    this.etcdKey = facts.etcdKey
+    this.createRevision = facts.createRevision
+    this.modRevision = facts.modRevision
+    this.record = facts.record
+    this.grantRevision = facts.grantRevision
+    this.lease = facts.lease
+    this.renewed = facts.renewed
+    this.deadline = facts.deadline
+  }
+
+  /** Its time has passed by our clock, and no call is about to prolong it. */
+  hasEnded(now: number): boolean {
+    return this.deadline <= now && this.busy === 0
+  }
 }
 
 /** A write that was not answered, and may be carried out at any later time: removed if it is found. */
@@ -110,10 +142,12 @@ export class TrackedEntries {
   }
 
   /** The lease counts one more key already: it was bound before the write. */
-  add(entry: Tracked): void {
+  add(facts: EntryFacts): Tracked {
+    const entry = new Tracked(facts)
     this.remove(entry.key, entry.owner)
     this.#set(entry)
     this.#plan(entry.deadline)
+    return entry
   }
 
   /** It moved to another lease, which was bound before. */
@@ -126,6 +160,19 @@ export class TrackedEntries {
   prolong(entry: Tracked, deadline: number): void {
     entry.deadline = Math.max(entry.deadline, deadline)
     this.#plan(entry.deadline)
+  }
+
+  /** Those of them that are still on this lease, with one look at the timer for all. */
+  prolongAll(
+    entries: readonly Tracked[],
+    { from, to, lease }: { from: number; to: number; lease: EtcdLease },
+    deadline: number,
+  ): void {
+    for (let i = from; i < to; i++) {
+      const entry = entries[i] as Tracked
+      if (entry.lease === lease && entry.deadline < deadline) entry.deadline = deadline
+    }
+    this.#plan(deadline)
   }
 
   remove(key: string, owner: string): void {
@@ -168,7 +215,7 @@ export class TrackedEntries {
     this.#sweeping = true
     const now = this.#world.now()
     const due: Tracked[] = []
-    this.#each((entry) => void (entry.deadline <= now && entry.busy === 0 && due.push(entry)))
+    this.#each((entry) => void (entry.hasEnded(now) && due.push(entry)))
     // Removed here first: a renewal that comes now finds that its time has passed.
     for (const entry of due) this.#delete(entry)
     for (let from = 0; from < due.length; from += MOST_REMOVALS)

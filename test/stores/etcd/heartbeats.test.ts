@@ -5,7 +5,7 @@ import { EtcdConnection } from '../../../src/stores/etcd/connection.js'
 import { etcd } from '../../../src/stores/etcd/index.js'
 import { type EtcdCluster, type Proxy, startEtcd, startProxy } from '../../../testbed/servers/index.js'
 import { until } from '../../../testbed/servers/process.js'
-import { disturb } from './requests.js'
+import { disturb, noAnswerAtAll } from './requests.js'
 
 let cluster: EtcdCluster
 let proxy: Proxy
@@ -38,7 +38,9 @@ async function hold(count: number, ttlMs: number): Promise<Renewal[]> {
 const outcomes = async (renewals: readonly Renewal[]): Promise<string[]> =>
   (await store.renew(renewals)).map(({ outcome }) => outcome)
 const all = (renewals: readonly Renewal[], outcome: string): string[] => renewals.map(() => outcome)
-const withoutThird = (renewals: readonly Renewal[]): string[] => renewals.map((_, i) => (i === 2 ? 'gone' : 'ours'))
+const without = (gone: number, renewals: readonly Renewal[]): string[] =>
+  renewals.map((_, i) => (i === gone ? 'gone' : 'ours'))
+const withoutThird = (renewals: readonly Renewal[]): string[] => without(2, renewals)
 
 /** What is sent meanwhile: requests by kind, and streams that are opened. */
 async function sentDuring(work: () => Promise<unknown>): Promise<Record<string, number>> {
@@ -59,14 +61,14 @@ async function sentDuring(work: () => Promise<unknown>): Promise<Record<string, 
   return counts
 }
 
-test('a heartbeat of five hundred locks is a keep-alive over the stream that is open, and four checks', async () => {
+test('a heartbeat of five hundred locks is a keep-alive over the stream that is open, and two checks', async () => {
   const renewals = await hold(500, 2_000)
   let answers: string[] = []
   for (let heartbeat = 0; heartbeat < 3; heartbeat++) {
     // The lease has less than most of its time left by then, so that it is kept alive.
     await sleep(500)
     const sent = await sentDuring(async () => (answers = await outcomes(renewals)))
-    expect(sent).toEqual(heartbeat === 0 ? { LeaseKeepAlive: 1, Txn: 4 } : { Txn: 4 })
+    expect(sent).toEqual(heartbeat === 0 ? { LeaseKeepAlive: 1, Txn: 2 } : { Txn: 2 })
     expect(answers).toEqual(all(renewals, 'ours'))
   }
   expect((await other.inspect?.(renewals[0]?.key as string))?.holders[0]?.ttlMs).toBeGreaterThanOrEqual(1_000)
@@ -79,6 +81,62 @@ test('a key that is deleted by hand is noticed by the next heartbeat, and the ot
   await cluster.ctl('del', '--prefix', `leasehold/${renewals[2]?.key}/`)
   expect(await outcomes(renewals)).toEqual(withoutThird(renewals))
   expect(await outcomes(renewals)).toEqual(withoutThird(renewals))
+  await store.release(renewals)
+})
+
+test.each([0, 124, 125, 126, 249, 250, 251, 399])(
+  'lock %i of four hundred is noticed by the next heartbeat if its key is deleted or put anew by hand',
+  async (at) => {
+    const renewals = await hold(400, 20_000)
+    for (let i = 0; i < 2; i++) expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+    const [etcdKey] = (await cluster.ctl('get', '--prefix', `leasehold/${renewals[at]?.key}/`, '--keys-only')).split(
+      '\n',
+    )
+    await cluster.ctl('del', etcdKey as string)
+    // There again, with the same name: not the lock that was granted.
+    if (at % 2 === 0) await cluster.ctl('put', etcdKey as string, 'x')
+    expect(await outcomes(renewals)).toEqual(without(at, renewals))
+    expect(await outcomes(renewals)).toEqual(without(at, renewals))
+    await store.release(renewals)
+  },
+)
+
+test('locks of several ttls that are renewed together are each renewed for their own', async () => {
+  const renewals = [...(await hold(130, 9_000)), ...(await hold(2, 20_000)), ...(await hold(130, 9_000))]
+  for (let i = 0; i < 3; i++) {
+    const answers = await store.renew(renewals)
+    for (const [at, answer] of answers.entries()) {
+      const { ttlMs } = renewals[at] as Renewal
+      expect(answer).toMatchObject({ outcome: 'ours' })
+      const given = (answer as { ttlMs: number }).ttlMs
+      expect(given).toBeLessThanOrEqual(ttlMs)
+      expect(given).toBeGreaterThan(ttlMs / 2)
+    }
+  }
+  await store.release(renewals)
+})
+
+test('a heartbeat that no server answers leaves the locks as they are, and the next one renews them', async () => {
+  const renewals = await hold(300, 20_000)
+  for (let i = 0; i < 2; i++) expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  disturb(({ kind }) => (kind === 'Txn' ? Promise.reject(noAnswerAtAll()) : undefined))
+  expect(await outcomes(renewals)).toEqual(all(renewals, 'unknown'))
+  disturb(undefined)
+  expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  await store.release(renewals)
+})
+
+test('locks that are not renewed any more end, although a heartbeat of others on the same lease goes on', async () => {
+  const renewals = await hold(3, 3_000)
+  for (let i = 0; i < 2; i++) expect(await outcomes(renewals)).toEqual(all(renewals, 'ours'))
+  const [kept, ...left] = renewals as [Renewal, Renewal, Renewal]
+  const views = async (): Promise<number[]> =>
+    Promise.all(left.map(async ({ key }) => (await other.inspect?.(key))?.holders.length ?? 0))
+  await until('they are removed', async () => {
+    expect(await outcomes([kept])).toEqual(['ours'])
+    return (await views()).every((holders) => holders === 0)
+  })
+  expect(await outcomes(renewals)).toEqual(['ours', 'gone', 'gone'])
   await store.release(renewals)
 })
 
