@@ -86,6 +86,8 @@ export interface DuplexCall {
   close: () => void
   /** Gives the connection up unless the server gives a sign of life. */
   probe?: () => void
+  /** For how long nothing has been heard from the server, whatever it was about, in milliseconds. */
+  silentMs?: () => number
 }
 
 export interface DuplexHandlers {
@@ -98,7 +100,10 @@ export class EtcdConnection {
   readonly endpoint: Endpoint
   #session: ClientHttp2Session | undefined
   #pending = 0
-  #pinging = false
+  #heardAt = 0
+  /** The session whose answer to a ping is awaited. */
+  #pinged: ClientHttp2Session | undefined
+  #pingLimit: NodeJS.Timeout | undefined
   /** Why sessions failed. By session: what was cut on an older one was sent, also if the newest could not connect. */
   readonly #errors = new WeakMap<ClientHttp2Session, Error>()
 
@@ -116,12 +121,20 @@ export class EtcdConnection {
     const { origin, tls } = this.endpoint
     const session = connect(origin, tls ? { ...(tls as object) } : {})
     this.#session = session
+    this.#heard()
     session.on('error', (error) => void this.#errors.set(session, error))
     session.on('goaway', () => this.#forget(session))
-    session.on('close', () => this.#forget(session))
+    session.on('close', () => {
+      this.#forget(session)
+      this.#endPing(session)
+    })
     // Only a request that somebody waits for keeps the process alive.
     session.unref()
     return session
+  }
+
+  #heard(): void {
+    this.#heardAt = performance.now()
   }
 
   #forget(session: ClientHttp2Session): void {
@@ -181,6 +194,7 @@ export class EtcdConnection {
       }
       if (this.#pending++ === 0) this.#session?.ref()
       stream.on('response', (headers: GrpcHeaders) => {
+        this.#heard()
         failure = failureIn(headers)
         if (headers[':status'] !== 200) failure ??= new EndpointError(this.name, `answered HTTP ${headers[':status']}`)
       })
@@ -216,7 +230,10 @@ export class EtcdConnection {
     }
     stream.on('response', (headers: GrpcHeaders) => (failure = failureIn(headers)))
     stream.on('trailers', (headers: GrpcHeaders) => (failure ??= failureIn(headers)))
-    stream.on('data', (chunk: Buffer) => deframer.push(chunk, (message) => void (ended || handlers.message(message))))
+    stream.on('data', (chunk: Buffer) => {
+      this.#heard()
+      deframer.push(chunk, (message) => void (ended || handlers.message(message)))
+    })
     stream.on('end', () => finish(failure))
     stream.on('error', (error) => finish(failure ?? this.#broken(error, session)))
     stream.on('close', () => finish(failure ?? this.#broken(new Error('connection closed'), session)))
@@ -227,35 +244,37 @@ export class EtcdConnection {
         stream.close(constants.NGHTTP2_CANCEL)
       },
       probe: () => this.probe(),
+      silentMs: () => performance.now() - this.#heardAt,
     }
   }
 
   /** Gives the session up unless the server answers a ping: all its calls then fail at once, and can be sent elsewhere. */
   probe(): void {
     const session = this.#session
-    if (!session || this.#pinging) return
-    this.#pinging = true
+    if (!session || this.#pinged) return
     const giveUp = (): void => {
+      this.#endPing(session)
       this.#errors.set(session, new Error(`no answer to a ping within ${formatDuration(PING_LIMIT_MS)}`))
       this.#forget(session)
       session.destroy()
     }
-    const timer = setTimeout(giveUp, PING_LIMIT_MS)
-    timer.unref()
-    const done = (): void => {
-      this.#pinging = false
-      clearTimeout(timer)
-    }
-    session.once('close', done)
+    this.#pinged = session
+    this.#pingLimit = setTimeout(giveUp, PING_LIMIT_MS)
+    this.#pingLimit.unref()
     try {
-      session.ping(() => {
-        session.off('close', done)
-        done()
+      session.ping((error) => {
+        if (!error) this.#heard()
+        this.#endPing(session)
       })
     } catch {
       giveUp()
-      done()
     }
+  }
+
+  #endPing(session: ClientHttp2Session): void {
+    if (this.#pinged !== session) return
+    this.#pinged = undefined
+    clearTimeout(this.#pingLimit)
   }
 
   close(): void {

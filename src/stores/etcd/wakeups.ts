@@ -119,6 +119,7 @@ export class EtcdWakeups {
     this.#revokedListeners.add(own)
     this.#inbox ??= this.#stream.open({
       ...this.#keys.inbox(this.#session),
+      isIdle: true,
       onEvent: (event) => this.#revoked(event),
       onGap: () => this.#mayBeLost(undefined),
     })

@@ -19,14 +19,18 @@ import {
 /** Pause after the stream broke, doubled up to LONGEST_PAUSE_MS. Shorter would hot-loop while no server answers. */
 const FIRST_PAUSE_MS = 20
 const LONGEST_PAUSE_MS = 1_000
-/** How often a silent server is asked for a sign of life while there are subscriptions: a frozen one sends no event. */
+/** After so much silence a server is asked for a sign of life while somebody waits for events: a frozen one sends none. */
 const PROBE_MS = 1_000
+/** The same if nobody waits: a process that only holds locks would be woken each second for nothing, and its heartbeats find out too. */
+const IDLE_PROBE_MS = 3_000
 
 export interface WatchTarget extends KeyRange {
   /** The first revision of interest. Absent: from now on. */
   from?: number | undefined
   deletesOnly?: boolean | undefined
   withPrevious?: boolean | undefined
+  /** Nobody waits for its events. */
+  isIdle?: boolean | undefined
   onEvent: (event: WatchEvent) => void
   /** Events may have been missed, because etcd has compacted them away. */
   onGap: () => void
@@ -74,6 +78,7 @@ export class WatchStream {
   #pauseMs = FIRST_PAUSE_MS
   #retry: Cancel | undefined
   #probe: Cancel | undefined
+  #probeAt = 0
   #closed = false
   #whenOpen: ((open: boolean) => void)[] = []
 
@@ -107,6 +112,7 @@ export class WatchStream {
     else this.#subscriptions.set(subscription.id, subscription)
     if (this.#call) this.#create(subscription)
     else this.start()
+    if (this.#probe && !target.isIdle && this.#probeAt - this.#world.now() > PROBE_MS) this.#probeIn(PROBE_MS)
     return {
       ready: subscription.ready,
       live: () => subscription.created && this.isOpen,
@@ -142,7 +148,7 @@ export class WatchStream {
       this.#call = call
       this.#settleOpen(true)
       for (const subscription of this.#subscriptions.values()) this.#create(subscription)
-      this.#probeSoon()
+      this.#probeIn(PROBE_MS)
     }, closed)
   }
 
@@ -241,11 +247,25 @@ export class WatchStream {
     })
   }
 
-  #probeSoon(): void {
-    this.#probe = this.#world.after(PROBE_MS, () => {
-      if (this.#subscriptions.size > 0) this.#call?.probe?.()
-      if (this.#call) this.#probeSoon()
-    })
+  #probeIn(ms: number): void {
+    this.#probe?.()
+    this.#probeAt = this.#world.now() + ms
+    this.#probe = this.#world.after(ms, () => this.#probeIfSilent())
+  }
+
+  #probeIfSilent(): void {
+    this.#probe = undefined
+    const call = this.#call
+    if (!call) return
+    const limitMs = this.#isWaitedFor() ? PROBE_MS : IDLE_PROBE_MS
+    const silentMs = call.silentMs?.() ?? 0
+    if (silentMs >= limitMs && this.#subscriptions.size > 0) call.probe?.()
+    this.#probeIn(silentMs < limitMs ? limitMs - silentMs : limitMs)
+  }
+
+  #isWaitedFor(): boolean {
+    for (const { target } of this.#subscriptions.values()) if (!target.isIdle) return true
+    return false
   }
 
   close(): void {
