@@ -50,12 +50,15 @@ export class ProtoWriter {
     if (value === 0n) return this
     this.#varint(field * 8 + VARINT)
     this.#reserve(10)
-    let rest = BigInt.asUintN(64, value)
-    while (rest > 0x7fn) {
-      this.#bytes[this.#length++] = Number(rest & 0x7fn) | 0x80
-      rest >>= 7n
+    // In halves: arithmetic with bigints for each byte would cost more than all the rest of a keep-alive.
+    let low = Number(BigInt.asUintN(32, value))
+    let high = Number(BigInt.asUintN(32, value >> 32n))
+    while (high > 0 || low > 0x7f) {
+      this.#bytes[this.#length++] = (low & 0x7f) | 0x80
+      low = ((low >>> 7) | (high << 25)) >>> 0
+      high >>>= 7
     }
-    this.#bytes[this.#length++] = Number(rest)
+    this.#bytes[this.#length++] = low
     return this
   }
 
@@ -143,12 +146,20 @@ export class ProtoReader {
 
   int64(): bigint {
     this.#wire = -1
-    let value = 0n
-    for (let shift = 0n; ; shift += 7n) {
+    // Groups of seven bits, collected in three numbers: arithmetic with bigints for each byte costs more.
+    let low = 0
+    let middle = 0
+    let high = 0
+    for (let group = 0; ; group++) {
       const byte = this.#byte()
-      value |= BigInt(byte & 0x7f) << shift
-      if (byte < 0x80) return BigInt.asIntN(64, value)
+      const bits = byte & 0x7f
+      if (group < 4) low |= bits << (7 * group)
+      else if (group < 8) middle |= bits << (7 * (group - 4))
+      else if (group < 10) high |= bits << (7 * (group - 8))
+      else throw new Error('a message from the server has a number that is too long')
+      if (byte < 0x80) break
     }
+    return BigInt.asIntN(64, BigInt(low) | (BigInt(middle) << 28n) | (BigInt(high) << 56n))
   }
 
   bytes(): Buffer {
