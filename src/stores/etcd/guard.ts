@@ -4,7 +4,7 @@
  * @module
  */
 import { InvalidOptionError } from '../../errors.js'
-import type { Tracked } from './tracked.js'
+import type { Tracked } from './entry.js'
 
 /** A lock as `acquire` returns it. */
 export interface GuardedLock {

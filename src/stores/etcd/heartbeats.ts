@@ -10,7 +10,7 @@ import type { Renewal } from '../../store.js'
 import type { Check } from './checks.js'
 import type { EtcdLease } from './leases.js'
 import type { Pending } from './move.js'
-import type { Tracked } from './tracked.js'
+import type { Tracked } from './entry.js'
 
 /** Share of the wanted time that must be left for a lease not to be kept alive again: another lock has just done it. */
 const FRESH = 0.85
@@ -61,7 +61,7 @@ export class SteadyHeartbeat {
     for (let i = from; i < to; i++) {
       const entry = entries[i] as Tracked
       if (renewals[i] !== sent[i] || entry.lease !== lease || entry.modRevision !== revisions[i]) return false
-      if (entry.isForgotten || entry.isElsewhere || entry.hasEnded(now)) return false
+      if (entry.isForgotten || entry.isAbandoned || entry.isElsewhere || entry.hasEnded(now)) return false
     }
     return true
   }

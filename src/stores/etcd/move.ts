@@ -12,7 +12,7 @@ import { EtcdError, isFinal, isLeaseGone } from './errors.js'
 import type { EtcdLease } from './leases.js'
 import type { EtcdTransaction, KeyValue, Operation, TxnResult } from './messages.js'
 import { inPartsOf, tooLarge } from './sizes.js'
-import type { Tracked } from './tracked.js'
+import type { Tracked } from './entry.js'
 
 /** Entries written in one transaction: etcd takes 128 operations, and smaller ones let client and server work at the same time. */
 const AT_ONCE = 40

@@ -13,7 +13,7 @@ import { Heartbeats, isStale, type SteadyHeartbeat } from './heartbeats.js'
 import { EtcdLease } from './leases.js'
 import type { Header, Operation } from './messages.js'
 import { GONE, Moving, type Pending, unsure } from './move.js'
-import type { Tracked } from './tracked.js'
+import type { Tracked } from './entry.js'
 
 /** Entries that are read in one transaction: etcd takes 128 operations. */
 const MOST_READ = 125
@@ -65,14 +65,15 @@ export class Prolonging {
   #unchanged({ entries, runs }: SteadyHeartbeat, startedAt: number): Renewed[] {
     const { world, tracked } = this.#context
     const now = world.now()
-    const answers: Renewed[] = []
+    // Of its full length: one that grows is copied again and again.
+    const answers = new Array<Renewed>(entries.length)
     for (const run of runs) {
       const { lease, ttlMs } = run
       const answer = ours(lease, ttlMs, startedAt)
       for (let i = run.from; i < run.to; i++) {
         const entry = entries[i] as Tracked
         // Another call has written it anew meanwhile.
-        answers.push(entry.lease === lease ? answer : ours(entry.lease, ttlMs, startedAt))
+        answers[i] = entry.lease === lease ? answer : ours(entry.lease, ttlMs, startedAt)
       }
       if (answer.outcome === 'ours') tracked.prolongAll(entries, run, Math.min(now + ttlMs, lease.validUntil))
     }
@@ -87,7 +88,10 @@ export class Prolonging {
       const entry = this.#entryOf(renewal)
       if (!entry) unknown.push(at)
       else if (entry.hasEnded(startedAt)) others.set(at, GONE)
-      else items.push({ renewal, entry, answer: undefined })
+      else {
+        entry.isAbandoned = false
+        items.push({ renewal, entry, answer: undefined })
+      }
     }
     const [checks] = await Promise.all([
       this.#known(items, startedAt),
@@ -278,6 +282,7 @@ export class Prolonging {
     }
     // It was read a moment ago: only its time is missing.
     if (known.lease.validUntil - startedAt >= queueMs && !known.lease.retired) {
+      known.isAbandoned = false
       tracked.prolong(known, startedAt + queueMs)
       return true
     }

@@ -5,8 +5,9 @@
  * @module
  */
 import type { Cancel, World } from '../../util/world.js'
-import { decodeRecord, type EtcdRecord } from './codec.js'
+import { decodeRecord } from './codec.js'
 import type { EtcdClient } from './client.js'
+import { type EntryFacts, Tracked } from './entry.js'
 import type { EtcdLease, EtcdLeases } from './leases.js'
 import type { KeyValue, Operation, OperationResult } from './messages.js'
 
@@ -14,62 +15,6 @@ import type { KeyValue, Operation, OperationResult } from './messages.js'
 const RETRY_MS = 500
 /** Removals in one transaction: etcd's own limit is 128 operations. */
 const MOST_REMOVALS = 100
-
-/** What is known of an entry when it is written or found. */
-export interface EntryFacts {
-  readonly key: string
-  readonly owner: string
-  readonly etcdKey: Buffer
-  readonly createRevision: number
-  modRevision: number
-  record: EtcdRecord
-  readonly grantRevision: number
-  lease: EtcdLease
-  /** The core renews it until it is released, so that it may share a lease. */
-  renewed: boolean
-  /** From here on it counts as ended, by our clock, and is removed. */
-  deadline: number
-}
-
-/** A holder or queue entry of this store object. A class, because a heartbeat reads thousands: with all fields from the start they have one shape. */
-export class Tracked implements EntryFacts {
-  readonly key: string
-  readonly owner: string
-  readonly etcdKey: Buffer
-  readonly createRevision: number
-  modRevision: number
-  record: EtcdRecord
-  readonly grantRevision: number
-  lease: EtcdLease
-  renewed: boolean
-  deadline: number
-  /** The token of the grant, for the heartbeat. Undefined: not needed yet. */
-  token: bigint | undefined = undefined
-  /** Calls that are about to prolong it: it is not removed meanwhile. */
-  busy = 0
-  /** A write of ours was not answered, and bound it to a lease that we may not keep alive: it has to be written anew. */
-  isElsewhere = false
-  /** It is not tracked any more: another entry of its owner may have taken its place. */
-  isForgotten = false
-
-  constructor(facts: EntryFacts) {
-    this.key = facts.key
-    this.owner = facts.owner
-    this.etcdKey = facts.etcdKey
-    this.createRevision = facts.createRevision
-    this.modRevision = facts.modRevision
-    this.record = facts.record
-    this.grantRevision = facts.grantRevision
-    this.lease = facts.lease
-    this.renewed = facts.renewed
-    this.deadline = facts.deadline
-  }
-
-  /** Its time has passed by our clock, and no call is about to prolong it. */
-  hasEnded(now: number): boolean {
-    return this.deadline <= now && this.busy === 0
-  }
-}
 
 /** A write that was not answered, and may be carried out at any later time: removed if it is found. */
 interface Orphan {
@@ -158,6 +103,7 @@ export class TrackedEntries {
   }
 
   prolong(entry: Tracked, deadline: number): void {
+    if (entry.isAbandoned) return
     entry.deadline = Math.max(entry.deadline, deadline)
     this.#plan(entry.deadline)
   }
@@ -170,7 +116,7 @@ export class TrackedEntries {
   ): void {
     for (let i = from; i < to; i++) {
       const entry = entries[i] as Tracked
-      if (entry.lease === lease && entry.deadline < deadline) entry.deadline = deadline
+      if (entry.lease === lease && entry.deadline < deadline && !entry.isAbandoned) entry.deadline = deadline
     }
     this.#plan(deadline)
   }
@@ -189,6 +135,7 @@ export class TrackedEntries {
 
   /** Its removal was not answered: it is tried again until it is certain. */
   abandon(entry: Tracked): void {
+    entry.isAbandoned = true
     entry.deadline = this.#world.now() + RETRY_MS
     this.#plan(entry.deadline)
   }
@@ -212,22 +159,31 @@ export class TrackedEntries {
 
   async #sweep(): Promise<void> {
     if (this.#sweeping) return this.#plan(this.#world.now() + RETRY_MS)
-    this.#sweeping = true
     const now = this.#world.now()
     const due: Tracked[] = []
-    this.#each((entry) => void (entry.hasEnded(now) && due.push(entry)))
-    // Removed here first: a renewal that comes now finds that its time has passed.
-    for (const entry of due) this.#delete(entry)
-    for (let from = 0; from < due.length; from += MOST_REMOVALS)
-      await this.#removeEnded(due.slice(from, from + MOST_REMOVALS))
-    await this.#removeOrphans()
-    this.#sweeping = false
-    let next = this.#orphans.length > 0 ? now + RETRY_MS : Number.POSITIVE_INFINITY
-    this.#each(({ deadline, busy }) => {
-      const at = busy > 0 ? Math.max(deadline, now + RETRY_MS) : deadline
+    const next = this.#nextAfter(now, due)
+    if (due.length > 0 || this.#orphans.length > 0) {
+      this.#sweeping = true
+      // Removed here first: a renewal that comes now finds that its time has passed.
+      for (const entry of due) this.#delete(entry)
+      for (let from = 0; from < due.length; from += MOST_REMOVALS)
+        await this.#removeEnded(due.slice(from, from + MOST_REMOVALS))
+      await this.#removeOrphans()
+      this.#sweeping = false
+      if (this.#orphans.length > 0) this.#plan(now + RETRY_MS)
+      this.#plan(this.#nextAfter(now))
+    } else this.#plan(next)
+  }
+
+  /** When the next one ends, with those that have ended collected in `ended`. */
+  #nextAfter(now: number, ended?: Tracked[]): number {
+    let next = Number.POSITIVE_INFINITY
+    this.#each((entry) => {
+      if (ended && entry.hasEnded(now)) return void ended.push(entry)
+      const at = entry.busy > 0 ? Math.max(entry.deadline, now + RETRY_MS) : entry.deadline
       if (at < next) next = at
     })
-    if (next !== Number.POSITIVE_INFINITY) this.#plan(next)
+    return next
   }
 
   async #removeEnded(due: readonly Tracked[]): Promise<void> {

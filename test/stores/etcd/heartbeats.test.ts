@@ -209,3 +209,30 @@ test('a keep-alive that is not answered in time is given up, and its late answer
   expect((await renewed)[0]?.outcome).not.toBe('ours')
   expect((await outcomes(renewals))[0]).not.toBe('ours')
 })
+
+test('a lock whose release is not answered is removed soon, although a heartbeat of it was under way', async () => {
+  const renewals = await hold(1, 60_000)
+  const [{ key, owner }] = renewals as [Renewal]
+  let arrive = (): void => {}
+  let pass = (): void => {}
+  const reached = new Promise<void>((resolve) => (arrive = resolve))
+  const passed = new Promise<void>((resolve) => (pass = resolve))
+  disturb((request) => {
+    disturb(() => Promise.reject(noAnswerAtAll()))
+    return request.send().then(async (answer) => {
+      arrive()
+      await passed
+      return answer
+    })
+  })
+  const renewed = outcomes(renewals)
+  await reached
+  expect(await store.release([{ key, owner }])).toMatchObject([{ outcome: 'unknown' }])
+  disturb(undefined)
+  const releasedAt = performance.now()
+  pass()
+  await renewed
+  await until('it is removed', async () => (await other.inspect?.(key))?.holders.length === 0)
+  // Long before its ttl has passed.
+  expect(performance.now() - releasedAt).toBeLessThan(20_000)
+})
