@@ -76,7 +76,7 @@ export class EtcdStore implements Store {
     const offset = new TokenOffset(client, keys, world)
     const canaries = new LeaseCanaries(client, keys, session, () => this.#wakeups.hearsLosses)
     const leases = new EtcdLeases(client, keys, world, canaries)
-    const tracked = new TrackedEntries(client, leases, world, session)
+    const tracked = new TrackedEntries(client, leases, world, session, ({ key, owner }) => queue.end(key, owner))
     this.#client = client
     this.#endpoints = endpoints.map(({ name }) => name).join(',')
     this.#stream = new WatchStream(client, world)

@@ -31,6 +31,8 @@ export class TrackedEntries {
   readonly #leases: EtcdLeases
   readonly #world: World
   readonly #session: string
+  /** Its time has passed: nobody waits with it any more. */
+  readonly #onEnded: (entry: Tracked) => void
   /** By key: those of one key are few. */
   readonly #entries = new Map<string, Tracked[]>()
   #orphans: Orphan[] = []
@@ -39,11 +41,18 @@ export class TrackedEntries {
   #sweeping = false
   #closed = false
 
-  constructor(client: EtcdClient, leases: EtcdLeases, world: World, session: string) {
+  constructor(
+    client: EtcdClient,
+    leases: EtcdLeases,
+    world: World,
+    session: string,
+    onEnded: (entry: Tracked) => void,
+  ) {
     this.#client = client
     this.#leases = leases
     this.#world = world
     this.#session = session
+    this.#onEnded = onEnded
   }
 
   get(key: string, owner: string): Tracked | undefined {
@@ -165,7 +174,10 @@ export class TrackedEntries {
     if (due.length > 0 || this.#orphans.length > 0) {
       this.#sweeping = true
       // Removed here first: a renewal that comes now finds that its time has passed.
-      for (const entry of due) this.#delete(entry)
+      for (const entry of due) {
+        this.#delete(entry)
+        this.#onEnded(entry)
+      }
       for (let from = 0; from < due.length; from += MOST_REMOVALS)
         await this.#removeEnded(due.slice(from, from + MOST_REMOVALS))
       await this.#removeOrphans()
