@@ -65,7 +65,8 @@ export class EtcdClient {
   /** The time limit of a whole call, all attempts included. */
   readonly #limitMs: number
   #current: number
-  #token: string | undefined
+  /** The auth token in use, or none if the cluster asks for none. Undefined: not asked for yet, or refused since. */
+  #access: { readonly token: string | undefined } | undefined
   #authenticating: Promise<void> | undefined
   #lastFailures = new Map<string, unknown>()
   #closed = false
@@ -134,13 +135,13 @@ export class EtcdClient {
 
   /** The watch stream to whichever server is used right now. */
   async openWatch(message: (bytes: Buffer) => void, closed: (error: Error | undefined) => void): Promise<DuplexCall> {
-    if (this.#credentials && this.#token === undefined) await this.#authenticate()
+    if (this.#credentials && !this.#access) await this.#authenticate()
     if (this.#closed) throw isClosed()
     const connection = this.#connection
-    return connection.open(PATH.watch, this.#token, {
+    return connection.open(PATH.watch, this.#access?.token, {
       message,
       closed: (error) => {
-        if (needsNewToken(error)) this.#token = undefined
+        if (needsNewToken(error)) this.#access = undefined
         else this.#moveOn(connection)
         closed(error)
       },
@@ -149,7 +150,7 @@ export class EtcdClient {
 
   /** The server in use refused a watch: because of the auth token, or because it cannot serve any now. */
   refusedWatch(reason: string): void {
-    if (/auth|permission/i.test(reason)) this.#token = undefined
+    if (/auth|permission|user name/i.test(reason)) this.#access = undefined
     else this.#moveOn(this.#connection)
   }
 
@@ -166,16 +167,19 @@ export class EtcdClient {
     if (this.#closed) throw isClosed()
     for (let count = 1; ; count++) {
       const connection = this.#notYetIn(failures)
+      let access = this.#access
       try {
-        if (this.#credentials && this.#token === undefined) await this.#authenticate()
+        if (this.#credentials && !this.#access) await this.#authenticate()
+        access = this.#access
         const left = until - performance.now()
-        const answer = await attempt(connection, Math.max(Math.min(ATTEMPT_MS, left), 1), this.#token)
+        const answer = await attempt(connection, Math.max(Math.min(ATTEMPT_MS, left), 1), access?.token)
         if (this.#lastFailures.size > 0) this.#lastFailures = new Map()
         if (!this.#greeted) this.#greet(connection)
         return { answer, retried }
       } catch (error) {
         if (needsNewToken(error) && this.#credentials && count <= this.#connections.length + 1) {
-          this.#token = undefined
+          // Only the one that was refused: others may have got a new one meanwhile.
+          if (this.#access === access) this.#access = undefined
           continue
         }
         if (error instanceof EtcdError && isFinal(error)) {
@@ -201,7 +205,7 @@ export class EtcdClient {
   /** In the background: which version the first server that answered has. */
   #greet(connection: EtcdConnection): void {
     this.#greeted = true
-    connection.call(PATH.status, Buffer.of(), ATTEMPT_MS, this.#token).then(
+    connection.call(PATH.status, Buffer.of(), ATTEMPT_MS, this.#access?.token).then(
       (answer) => warnIfOutdated(connection.name, decodeSecondField(answer)),
       () => {},
     )
@@ -230,10 +234,13 @@ export class EtcdClient {
     const connection = this.#connection
     try {
       const request = encodeAuthenticate(username, password)
-      this.#token = decodeSecondField(await connection.call(PATH.authenticate, request, ATTEMPT_MS, undefined))
+      this.#access = {
+        token: decodeSecondField(await connection.call(PATH.authenticate, request, ATTEMPT_MS, undefined)),
+      }
     } catch (error) {
-      // A cluster whose authentication is off accepts every caller, and refuses only the question.
-      if (error instanceof EtcdError && /authentication is not enabled/.test(error.message)) this.#token = ''
+      // A cluster whose authentication is off accepts every caller without a token, and refuses only the question.
+      if (error instanceof EtcdError && /authentication is not enabled/.test(error.message))
+        this.#access = { token: undefined }
       else if (error instanceof EtcdError && isFinal(error)) throw refused(connection.name, error)
       else throw error
     }

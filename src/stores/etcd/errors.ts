@@ -57,9 +57,13 @@ export const isLeaseGone = (error: unknown): boolean =>
 export const isLeaseTaken = (error: unknown): boolean =>
   error instanceof EtcdError && /lease already exists/i.test(error.message)
 
-/** The auth token has expired, or belongs to an older state of the users and roles: a new one is needed. */
+/**
+ * The auth token has expired, or belongs to an older state of the users and roles, or there was none and the cluster asks for one since:
+ * a new one is needed.
+ */
 export function needsNewToken(error: unknown): boolean {
-  return error instanceof EtcdError && /invalid auth token|revision of auth store is old/i.test(error.message)
+  if (!(error instanceof EtcdError)) return false
+  return /invalid auth token|revision of auth store is old|user name is empty/i.test(error.message)
 }
 
 /** Whether the same request would be refused by every server and at any time. */

@@ -74,6 +74,30 @@ describe('a cluster with users and passwords, whose tokens expire after two seco
   })
 })
 
+test('a process goes on when the cluster begins to ask for credentials, and when it stops', async () => {
+  await using cluster = await startEtcd()
+  const host = cluster.nodes[0]?.host as string
+  const credentials = { username: 'root', password: 'pw' }
+  const locks = createLocks(etcd([host], { credentials }), { ttl: '6s', wait: '30s' })
+  let renewals = 0
+  locks.on('renewed', () => renewals++)
+  const held = await locks.acquire('through')
+  await cluster.ctl('user', 'add', 'root:pw')
+  await cluster.ctl('user', 'grant-role', 'root', 'root')
+  await cluster.ctl('auth', 'enable')
+  expect(await (await locks.acquire('after it')).release()).toBe(true)
+  const other = createLocks(etcd([host], { credentials }), { wait: '30s' })
+  const waiting = other.acquire('through')
+  renewals = 0
+  await until('it is renewed twice', () => renewals >= 2)
+  expect(held.isHeld).toBe(true)
+  await cluster.ctl('--user', 'root:pw', 'auth', 'disable')
+  expect(await (await locks.acquire('after that')).release()).toBe(true)
+  expect(await held.release()).toBe(true)
+  await (await waiting).release()
+  await Promise.all([locks.close(), other.close()])
+})
+
 describe('a cluster with TLS and client certificates', () => {
   let cluster: EtcdCluster
   let host: string
