@@ -24,10 +24,16 @@ export interface Endpoint {
   tls: EtcdTls | undefined
 }
 
-/** A server that no longer answers HTTP/2 pings is frozen or cut off: the session is given up after this long, in milliseconds. */
-const PING_LIMIT_MS = 2_000
+/** A server that does not answer a probe is frozen or cut off: the session is given up after this long, in milliseconds. */
+const PROBE_LIMIT_MS = 2_000
+/**
+ * What a probe asks for: every server answers that by itself, also without a leader. Not a ping of HTTP/2: a server that sends nothing
+ * else meanwhile closes the connection after four of them, unless they are five seconds apart (etcd's --grpc-keepalive-min-time).
+ */
+const PROBE_PATH = '/etcdserverpb.Maintenance/Status'
 
 const HEAD = 5
+const EMPTY = Buffer.alloc(0)
 
 /** One message in gRPC's frame: a flag that it is not compressed, its length, its bytes. */
 function frame(message: Buffer): Buffer {
@@ -101,9 +107,9 @@ export class EtcdConnection {
   #session: ClientHttp2Session | undefined
   #pending = 0
   #heardAt = 0
-  /** The session whose answer to a ping is awaited. */
-  #pinged: ClientHttp2Session | undefined
-  #pingLimit: NodeJS.Timeout | undefined
+  /** The session whose answer to a probe is awaited. */
+  #probed: ClientHttp2Session | undefined
+  #probeLimit: NodeJS.Timeout | undefined
   /** Why sessions failed. By session: what was cut on an older one was sent, also if the newest could not connect. */
   readonly #errors = new WeakMap<ClientHttp2Session, Error>()
 
@@ -126,7 +132,7 @@ export class EtcdConnection {
     session.on('goaway', () => this.#forget(session))
     session.on('close', () => {
       this.#forget(session)
-      this.#endPing(session)
+      this.#endProbe(session)
     })
     // Only a request that somebody waits for keeps the process alive.
     session.unref()
@@ -248,33 +254,37 @@ export class EtcdConnection {
     }
   }
 
-  /** Gives the session up unless the server answers a ping: all its calls then fail at once, and can be sent elsewhere. */
+  /** Gives the session up unless the server answers: all its calls then fail at once, and can be sent elsewhere. */
   probe(): void {
     const session = this.#session
-    if (!session || this.#pinged) return
+    if (!session || this.#probed) return
     const giveUp = (): void => {
-      this.#endPing(session)
-      this.#errors.set(session, new Error(`no answer to a ping within ${formatDuration(PING_LIMIT_MS)}`))
+      this.#endProbe(session)
+      this.#errors.set(session, new Error(`no sign of life within ${formatDuration(PROBE_LIMIT_MS)}`))
       this.#forget(session)
       session.destroy()
     }
-    this.#pinged = session
-    this.#pingLimit = setTimeout(giveUp, PING_LIMIT_MS)
-    this.#pingLimit.unref()
+    this.#probed = session
+    this.#probeLimit = setTimeout(giveUp, PROBE_LIMIT_MS)
+    this.#probeLimit.unref()
     try {
-      session.ping((error) => {
-        if (!error) this.#heard()
-        this.#endPing(session)
+      const stream = this.#request(session, PROBE_PATH, undefined)
+      // Whatever it says: it is alive.
+      stream.on('response', () => {
+        this.#heard()
+        this.#endProbe(session)
       })
+      stream.on('error', () => {})
+      stream.resume().end(frame(EMPTY))
     } catch {
       giveUp()
     }
   }
 
-  #endPing(session: ClientHttp2Session): void {
-    if (this.#pinged !== session) return
-    this.#pinged = undefined
-    clearTimeout(this.#pingLimit)
+  #endProbe(session: ClientHttp2Session): void {
+    if (this.#probed !== session) return
+    this.#probed = undefined
+    clearTimeout(this.#probeLimit)
   }
 
   close(): void {

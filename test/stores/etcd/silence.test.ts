@@ -15,7 +15,7 @@ let store: Store
 let direct: Store
 let names = 0
 let probes = 0
-const { probe } = EtcdConnection.prototype
+const { probe, open } = EtcdConnection.prototype
 
 beforeAll(async () => {
   cluster = await startEtcd()
@@ -35,6 +35,7 @@ beforeEach(() => {
 })
 afterEach(async () => {
   EtcdConnection.prototype.probe = probe
+  EtcdConnection.prototype.open = open
   await store.close()
   await proxy.heal()
 })
@@ -108,5 +109,19 @@ test('a silent server is asked every three seconds for revocations alone, and ea
   const [before, watchedAt] = [probes, performance.now()]
   await until('it is asked twice more', () => probes >= before + 2)
   expect(performance.now() - watchedAt).toBeLessThan(5_500)
+  watch.close()
+})
+
+test('a server that is asked for signs of life again and again keeps the connection open', async () => {
+  const watch = store.watch?.('lock:silence:observed', () => {}) as Watch
+  expect(await watch.ready).toBe(true)
+  let opened = 0
+  EtcdConnection.prototype.open = function counted(this: EtcdConnection, ...rest) {
+    opened++
+    return open.apply(this, rest)
+  }
+  await until('it is asked ten times', () => probes >= 10)
+  expect(opened).toBe(0)
+  expect(watch.live()).toBe(true)
   watch.close()
 })
