@@ -200,7 +200,11 @@ export class WatchStream {
       return this.#reconnect()
     }
     const subscription = this.#subscriptions.get(message.watchId)
-    if (!subscription) return
+    if (!subscription) {
+      // From 3.5 on a watch is refused under the id -1: which one it was is not told, so all begin anew.
+      if (message.created && message.canceled) this.#refused(message.cancelReason)
+      return
+    }
     if (message.canceled) return this.#canceled(subscription, message.compactRevision, message.cancelReason)
     this.#pauseMs = FIRST_PAUSE_MS
     if (message.created) this.#began(subscription, message.header.revision + 1)
@@ -220,7 +224,11 @@ export class WatchStream {
       subscription.target.onGap()
       return
     }
-    // A token that expired, or a server that lost its leader: all begin anew.
+    this.#refused(reason)
+  }
+
+  /** A token that expired, or a server that lost its leader: all begin anew. */
+  #refused(reason: string): void {
     this.#client.refusedWatch(reason)
     this.#reconnect()
   }
