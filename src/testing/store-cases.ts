@@ -14,6 +14,7 @@ import { queueExpiryCases } from './cases/queue-expiry.js'
 import { queueEntryCases } from './cases/queue-entries.js'
 import { rateStateCases } from './cases/rate-state.js'
 import { rateCases } from './cases/rate.js'
+import { releaseCases } from './cases/releases.js'
 import { revocationCases } from './cases/revocations.js'
 import { contentionCases } from './cases/contention.js'
 import { tokenBlockCases } from './cases/token-blocks.js'
@@ -29,6 +30,7 @@ export function storeCases(): Case[] {
     ...exclusionCases,
     ...contentionCases,
     ...leaseCases,
+    ...releaseCases,
     ...identityCases,
     ...tokenCases,
     ...tokenBlockCases,

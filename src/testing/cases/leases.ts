@@ -15,7 +15,7 @@ import { type Case, needing } from '../case.js'
  * SHORT_MS: a time to live that ends during a case. Long enough for several servers on a busy machine to grant it in
  * time. Never used to show that something is still held.
  */
-const SHORT_MS = 400
+export const SHORT_MS = 400
 
 const expiry: Case[] = [
   {
@@ -164,10 +164,16 @@ const renewal: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const lease = await granted(a, t.claim(t.key()))
-      assert.equal(await renew(a, lease, 50), 'ours')
-      await t.sleep(200)
-      await refused(b, t.claim(lease.key))
-      assert.equal(await renew(a, lease, t.longMs), 'ours')
+      await t.unhurried(50, async (ttlMs) => {
+        const sentAt = t.now()
+        const outcome = await renew(a, lease, ttlMs)
+        // A store on several servers is right not to confirm a time that has passed before the answers came.
+        if (outcome === 'unknown') t.mustBeBefore(sentAt + ttlMs / 2)
+        assert.equal(outcome, 'ours')
+        await t.sleep(ttlMs + 150)
+        await refused(b, t.claim(lease.key))
+        assert.equal(await renew(a, lease, t.longMs), 'ours')
+      })
     },
   },
   {
@@ -252,60 +258,4 @@ const renewal: Case[] = [
   },
 ]
 
-const releases: Case[] = [
-  {
-    name: 'a release is answered released once, and gone from then on',
-    async run(t) {
-      const [a] = await t.clients(1)
-      const lease = await granted(a, t.claim(t.key()))
-      assert.equal(await release(a, lease), 'released')
-      assert.equal(await release(a, lease), 'gone')
-    },
-  },
-  {
-    name: 'a release by another owner is answered gone and frees nothing',
-    async run(t) {
-      const [a, b] = await t.clients(2)
-      const key = t.key()
-      const lease = await granted(a, t.claim(key))
-      assert.equal(await release(b, { key, owner: t.owner() }), 'gone')
-      await refused(b, t.claim(key), 'its holder did not release it')
-      assert.equal(await renew(a, lease, t.longMs), 'ours')
-    },
-  },
-  {
-    name: 'the release of a reader frees that reader only, and a release by another owner frees none',
-    async run(t) {
-      const [a, b, c] = await t.clients(3)
-      const key = t.key()
-      const first = await granted(a, t.reader(key))
-      const second = await granted(b, t.reader(key))
-      assert.equal(await release(c, { key, owner: t.owner() }), 'gone')
-      await mustRelease(a, first)
-      assert.equal(await release(a, first), 'gone')
-      await refused(c, t.claim(key), 'the second reader holds')
-      assert.equal(await renew(b, second, t.longMs), 'ours')
-    },
-  },
-  {
-    name: 'the release of an expired lease is answered gone and does not free the next holder',
-    async run(t) {
-      const [a, b] = await t.clients(2)
-      const key = t.key()
-      const expired = await grantedBriefly(t, a, t.claim(key, { ttlMs: SHORT_MS }))
-      const successor = await t.until('it ends', () => tryAcquire(b, t.claim(key)))
-      assert.equal(await release(a, expired), 'gone')
-      await refused(a, t.claim(key), 'the next holder has it')
-      assert.equal(await renew(b, successor, t.longMs), 'ours')
-    },
-  },
-  {
-    name: 'the release of a key that was never held is answered gone',
-    async run(t) {
-      const [a] = await t.clients(1)
-      assert.equal(await release(a, { key: t.key(), owner: t.owner() }), 'gone')
-    },
-  },
-]
-
-export const leaseCases: Case[] = [...expiry, ...needing(['owners'], again), ...renewal, ...releases]
+export const leaseCases: Case[] = [...expiry, ...needing(['owners'], again), ...renewal]

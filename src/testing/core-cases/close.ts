@@ -2,8 +2,9 @@ import { strict as assert } from 'node:assert'
 import { ClosedError } from '../../errors.js'
 import type { TestContext } from '../test-context.js'
 import type { Case } from '../case.js'
-import type { FaultyStore } from '../faulty.js'
+import type { FaultEffect, FaultyStore } from '../faulty.js'
 import { rejection } from './acquire.js'
+import { each } from './each.js'
 
 /** Waits until the store may be closed: no further calls are sent, and those in flight have been answered. */
 async function gone(t: TestContext, store: FaultyStore): Promise<void> {
@@ -80,22 +81,23 @@ export const closeCases: Case[] = [
   {
     name: 'close() leaves nothing behind of a request that is granted after it',
     async run(t) {
-      for (const effect of ['delay-call', 'delay-reply'] as const) {
-        for (const way of ['acquire', 'tryAcquire'] as const) {
-          const store = await t.faulty()
-          const [a, b] = [await t.locks({}, store), await t.locks()]
-          const name = t.name()
-          const slow = store.inject({ effect, on: 'acquire', ms: 100, times: 1 })
-          const asked = rejection(a[way](name))
-          await slow.strikes()
-          await t.settled('close() settles', a.close())
-          await gone(t, store)
-          assert.ok((await t.settled('it rejects', asked)) instanceof ClosedError)
-          const lock = await b.tryAcquire(name)
-          assert.ok(lock, `${effect}, ${way}: it is free`)
-          await lock.release()
-        }
+      const leavesNothing = async (way: 'acquire' | 'tryAcquire', effect: FaultEffect): Promise<void> => {
+        const store = await t.faulty()
+        const [a, b] = [await t.locks({}, store), await t.locks()]
+        const name = t.name()
+        const slow = store.inject({ effect, on: 'acquire', ms: 100, times: 1 })
+        const asked = rejection(a[way](name))
+        await slow.strikes()
+        await t.settled('close() settles', a.close())
+        await gone(t, store)
+        assert.ok((await t.settled('it rejects', asked)) instanceof ClosedError)
+        const lock = await b.tryAcquire(name)
+        assert.ok(lock, `${effect}, ${way}: it is free`)
+        await lock.release()
       }
+      await each(['acquire', 'tryAcquire'], (way) =>
+        each(['delay-call', 'delay-reply'], (effect) => leavesNothing(way, effect)),
+      )
     },
   },
   {

@@ -3,37 +3,38 @@ import { LockLostError, StoreUnavailableError } from '../../errors.js'
 import type { Lock } from '../../core/lock.js'
 import type { Case } from '../case.js'
 import { rejection } from './acquire.js'
+import { each } from './each.js'
 
 const acquiring: Case[] = [
   {
     name: 'an attempt whose reply was lost is undone: the lock is not blocked for its ttl',
     async run(t) {
       const other = await t.locks()
-      for (const effect of ['break-reply', 'lose-reply', 'lose-call'] as const) {
+      await each(['break-reply', 'lose-reply', 'lose-call'], async (effect) => {
         const locks = await t.locks({}, await t.faulty({ effect, on: 'acquire', times: 1 }))
         const name = t.name()
         const error = await t.settled('it rejects', rejection(locks.tryAcquire(name)))
         assert.ok(error instanceof StoreUnavailableError, String(error))
         await t.until(`${effect}: the lock is free`, () => other.tryAcquire(name))
-      }
+      })
     },
   },
   {
     name: 'one lost reply does not fail an uncontended acquire()',
     async run(t) {
-      for (const effect of ['break-reply', 'break-call', 'lose-reply', 'unknown'] as const) {
+      await each(['break-reply', 'break-call', 'lose-reply', 'unknown'], async (effect) => {
         const store = await t.faulty({ effect, on: 'acquire', times: 1 })
         const locks = await t.locks({}, store)
         const lock = await t.settled('the caller gets it', locks.acquire(t.name()))
         assert.equal(lock.isHeld, true)
         assert.equal(await lock.release(), true)
-      }
+      })
     },
   },
   {
     name: 'a late reply does not take away what the next request was granted',
     async run(t) {
-      for (const effect of ['delay-call', 'delay-reply'] as const) {
+      await each(['delay-call', 'delay-reply'], async (effect) => {
         const store = await t.faulty()
         const [a, b] = [await t.locks({}, store), await t.locks()]
         const name = t.name()
@@ -44,7 +45,7 @@ const acquiring: Case[] = [
         assert.equal(await b.tryAcquire(name), null, `${effect}: it is held`)
         assert.equal(lock.isHeld, true)
         assert.equal(await lock.release(), true, `${effect}: it was held until this release`)
-      }
+      })
     },
   },
   {
@@ -83,10 +84,9 @@ const acquiring: Case[] = [
     async run(t) {
       const store = await t.faulty({ effect: 'lose-call' })
       const locks = await t.locks({}, store)
-      assert.ok(
-        (await t.settled('tryAcquire ends', rejection(locks.tryAcquire(t.name())))) instanceof StoreUnavailableError,
-      )
+      const tried = rejection(locks.tryAcquire(t.name()))
       const waited = rejection(locks.acquire(t.name(), { wait: 300 }))
+      assert.ok((await t.settled('tryAcquire ends', tried)) instanceof StoreUnavailableError)
       assert.ok((await t.settled('acquire ends', waited)) instanceof StoreUnavailableError)
     },
   },
@@ -96,22 +96,21 @@ const renewing: Case[] = [
   {
     name: 'a renewal that hangs does not delay the loss of the lock',
     async run(t) {
-      for (const effect of ['lose-call', 'lose-reply'] as const) {
-        await t.unhurried(600, async (ttl) => {
-          const store = await t.faulty()
-          const [a, b] = [await t.locks({}, store), await t.locks()]
-          const name = t.name()
-          const lock = await a.acquire(name, { ttl })
-          const { signal } = lock
-          const hang = store.inject({ effect, on: 'renew' })
-          store.reportPossibleLoss()
-          await t.until('it is lost', () => signal.aborted)
-          if (hang.struck === 0) t.tooSlow()
-          assert.equal(lock.isHeld, false)
-          assert.ok(signal.reason instanceof LockLostError)
-          await t.until('another caller gets it', () => b.tryAcquire(name))
-        })
+      const hangs = (effect: 'lose-call' | 'lose-reply') => async (ttl: number) => {
+        const store = await t.faulty()
+        const [a, b] = [await t.locks({}, store), await t.locks()]
+        const name = t.name()
+        const lock = await a.acquire(name, { ttl })
+        const { signal } = lock
+        const hang = store.inject({ effect, on: 'renew' })
+        store.reportPossibleLoss()
+        await t.until('it is lost', () => signal.aborted)
+        if (hang.struck === 0) t.tooSlow()
+        assert.equal(lock.isHeld, false)
+        assert.ok(signal.reason instanceof LockLostError)
+        await t.until('another caller gets it', () => b.tryAcquire(name))
       }
+      await each(['lose-call', 'lose-reply'], (effect) => t.unhurried(600, hangs(effect)))
     },
   },
   {
@@ -135,7 +134,7 @@ const renewing: Case[] = [
   {
     name: 'one failed renewal does not end the lock while there is time left',
     async run(t) {
-      for (const effect of ['break-call', 'break-reply', 'unknown'] as const) {
+      await each(['break-call', 'break-reply', 'unknown'], async (effect) => {
         const store = await t.faulty({ effect, on: 'renew', times: 1 })
         const locks = await t.locks({}, store)
         const errors: string[] = []
@@ -149,30 +148,28 @@ const renewing: Case[] = [
         assert.equal(lock.isHeld, true)
         assert.deepEqual(errors, ['renew'])
         await lock.release()
-      }
+      })
     },
   },
   {
     name: 'a possible loss does not prolong a lock without autoRenew, and detects that it is gone',
     async run(t) {
-      for (const fault of ['none', 'break-call'] as const) {
-        await t.unhurried(400, async (ttl) => {
-          const store = await t.faulty(...(fault === 'none' ? [] : [{ effect: fault, on: 'renew', times: 1 } as const]))
-          const [locks, other] = [await t.locks({}, store), await t.locks()]
-          const name = t.name()
-          const lock = await locks.acquire(name, { ttl, autoRenew: false })
-          const before = expiryOf(lock)
-          await t.sleep(ttl / 4)
-          store.reportPossibleLoss()
-          const asked = (): boolean =>
-            store.calls.filter(({ call }) => call === 'renew').length > Number(fault !== 'none')
-          await t.until('the store was asked, or the time has passed', () => asked() || !lock.isHeld)
-          if (!asked()) t.tooSlow()
-          await t.until('another caller gets it', () => other.tryAcquire(name))
-          assert.equal(lock.isHeld, false)
-          assert.ok(Math.abs(expiryOf(lock) - before) < ttl / 8, 'it ended at the time it had reported')
-        })
+      const ends = (failures: 0 | 1) => async (ttl: number) => {
+        const store = await t.faulty({ effect: 'break-call', on: 'renew', times: failures })
+        const [locks, other] = [await t.locks({}, store), await t.locks()]
+        const name = t.name()
+        const lock = await locks.acquire(name, { ttl, autoRenew: false })
+        const before = expiryOf(lock)
+        await t.sleep(ttl / 4)
+        store.reportPossibleLoss()
+        const asked = (): boolean => store.calls.filter(({ call }) => call === 'renew').length > failures
+        await t.until('the store was asked, or the time has passed', () => asked() || !lock.isHeld)
+        if (!asked()) t.tooSlow()
+        await t.until('another caller gets it', () => other.tryAcquire(name))
+        assert.equal(lock.isHeld, false)
+        assert.ok(Math.abs(expiryOf(lock) - before) < ttl / 8, 'it ended at the time it had reported')
       }
+      await each([0, 1], (failures) => t.unhurried(400, ends(failures)))
     },
   },
   {
@@ -239,7 +236,7 @@ const releasing: Case[] = [
   {
     name: 'a release that is not answered settles, and is retried later',
     async run(t) {
-      for (const effect of ['lose-call', 'break-call', 'lose-reply', 'unknown'] as const) {
+      await each(['lose-call', 'break-call', 'lose-reply', 'unknown'], async (effect) => {
         const store = await t.faulty({ effect, on: 'release', times: 1 })
         const [a, b] = [await t.locks({}, store), await t.locks()]
         const name = t.name()
@@ -247,7 +244,7 @@ const releasing: Case[] = [
         await t.settled('release() settles', lock.release())
         assert.equal(lock.isHeld, false)
         await t.until(`${effect}: the lock is free`, () => b.tryAcquire(name))
-      }
+      })
     },
   },
   {

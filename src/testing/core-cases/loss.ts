@@ -64,13 +64,17 @@ const deadlines: Case[] = [
     name: 'maxHold ends a lock although its renewals succeed, and lets waiters in',
     async run(t) {
       const [a, b] = [await t.locks(), await t.locks()]
-      const name = t.name()
-      const lock = await a.acquire(name, { maxHold: 400 })
-      const successor = await t.settled('another caller gets it', b.acquire(name))
-      assert.equal(lock.isHeld, false)
-      assert.ok(lock.signal.reason instanceof LockLostError)
-      assert.equal(lock.signal.reason.why, 'max-hold')
-      assert.ok(successor.fencingToken > lock.fencingToken)
+      await t.unhurried(400, async (maxHold) => {
+        const name = t.name()
+        const lock = await a.acquire(name, { maxHold })
+        const successor = await t.settled('another caller gets it', b.acquire(name))
+        assert.equal(lock.isHeld, false)
+        assert.ok(lock.signal.reason instanceof LockLostError)
+        assert.ok(successor.fencingToken > lock.fencingToken)
+        // The renewal that asks for the last of maxHold was not answered in time. If it never is, no time is long enough.
+        if (RAN_OUT.includes(lock.signal.reason.why)) t.tooSlow()
+        assert.equal(lock.signal.reason.why, 'max-hold')
+      })
     },
   },
   {
