@@ -36,8 +36,11 @@ async function within<T>({ patienceMs }: PropertyClients, what: string, promise:
 
 async function until({ patienceMs }: PropertyClients, what: string, look: () => Promise<boolean>): Promise<void> {
   const deadline = performance.now() + patienceMs
-  while (!(await look())) {
-    if (performance.now() > deadline) assert.fail(`${what}: not within ${patienceMs} ms`)
+  for (;;) {
+    // Read before the look: a process that stood still past the deadline looks once more.
+    const isLast = performance.now() > deadline
+    if (await look()) return
+    if (isLast) assert.fail(`${what}: not within ${patienceMs} ms`)
     await sleep(2)
   }
 }
