@@ -61,6 +61,8 @@ export default defineConfig({
     globalSetup: ['scripts/embed.mjs', 'testbed/programs.ts'],
     reporters: ['default', './testbed/failed-tests.ts'],
     pool: 'forks',
+    // Cases of one file that mostly wait for leases to end. With 5, the default, a suite of three hundred takes twice as long.
+    maxConcurrency: 10,
     // They end tests that hang. A busy machine needs several times as long as usual.
     testTimeout: 180_000,
     hookTimeout: 240_000,

@@ -108,7 +108,7 @@ export function suite(kind: FixtureKind, cases: readonly Case[]): void {
     lacks: kind.lacks,
     open: () => kind.open(),
     cases,
-    describe,
+    describe: describe.concurrent,
     test: test.concurrent,
     beforeAll,
     afterAll,

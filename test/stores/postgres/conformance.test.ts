@@ -18,7 +18,7 @@ for (const library of ['pg', 'postgres.js'] as Library[]) {
     open: async () => fixtureAt(library, await server.createDatabase()),
     lacks: ['watchGrants'],
     cases: [...storeCases(), ...coreCases()],
-    describe,
+    describe: describe.concurrent,
     test: test.concurrent,
     beforeAll,
     afterAll,

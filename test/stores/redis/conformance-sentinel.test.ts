@@ -7,7 +7,7 @@ import { sentinelOf, setup } from '../../../testbed/redis/fixtures.js'
 const NOBODY_DIES_MS = 60_000
 
 const runner = {
-  describe,
+  describe: describe.concurrent,
   test: test.concurrent,
   beforeAll,
   afterAll,

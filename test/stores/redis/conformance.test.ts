@@ -4,7 +4,7 @@ import { conformance, coreCases, storeCases } from '../../../src/testing/index.j
 import { makeUser } from '../../../testbed/redis/acl.js'
 import { ioredis, nodeRedis, setup } from '../../../testbed/redis/fixtures.js'
 
-const runner = { describe, test: test.concurrent, beforeAll, afterAll }
+const runner = { describe: describe.concurrent, test: test.concurrent, beforeAll, afterAll }
 
 conformance({
   ...runner,
