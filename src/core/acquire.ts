@@ -11,10 +11,11 @@ import type { AcquireRequest } from './request.js'
 import { onAbort } from './abort-fanout.js'
 import type { Batcher } from './batcher.js'
 import type { Cleanup } from './cleanup.js'
+import { deadlineOf } from './deadline.js'
 import { type Events, requestFacts } from './events.js'
 import { withFrames } from './frames.js'
 import type { Identity } from './identity.js'
-import { type Lease, type LeaseGrant, driftOf } from './lease.js'
+import type { Lease, LeaseGrant } from './lease.js'
 import { type Lock, leaseOf } from './lock.js'
 import type { OrderedRequests } from './ordered-requests.js'
 import type { QueueHeartbeat } from './queue-heartbeat.js'
@@ -500,7 +501,7 @@ export class Acquisition extends Timed implements Waiter {
   }
 
   #remaining(ttlMs: number, sentAt: number): number {
-    return sentAt + ttlMs - driftOf(ttlMs) - this.#host.world.now()
+    return deadlineOf(sentAt, ttlMs) - this.#host.world.now()
   }
 
   /** Granted without an answer to a request of ours: the caller goes on first, everything else follows. */

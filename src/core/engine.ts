@@ -7,10 +7,12 @@ import type { AcquireRequest } from './request.js'
 import { type AttemptHost, attempt } from './attempt.js'
 import { Cleanup } from './cleanup.js'
 import { Batcher } from './batcher.js'
+import { deadlineOf } from './deadline.js'
 import { Events, requestFacts } from './events.js'
 import { Heartbeat } from './heartbeat.js'
 import { Identity } from './identity.js'
-import { Lease, type LeaseGrant, type LeaseHost, driftOf } from './lease.js'
+import { Lease, type LeaseGrant, type LeaseHost } from './lease.js'
+import { emitAcquired, emitFailure, emitReleased } from './lease-events.js'
 import { LeaseList } from './lease-list.js'
 import { Lock, leaseOf } from './lock.js'
 import { OrderedRequests } from './ordered-requests.js'
@@ -231,8 +233,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     this.revocations.begin()
     lease.begin(grant, sentAt, now, request.since ?? since)
     if (lease.isOpen && isHoldTraced()) traceHold(lease)
-    if (this.events.isHeard('acquired'))
-      this.events.emit('acquired', () => ({ ...lease.facts(), waitedMs: lease.waitedMs }))
+    if (this.events.isHeard('acquired')) emitAcquired(lease)
     this.revocations.loseIfEnded(lease)
     if (request.steal) this.#stole(lease)
     // Its answer was overtaken by that of a steal of ours, which took it away.
@@ -242,7 +243,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
 
   /** Holders in this instance know at once, whatever wake-ups the store has; those whose answer is still on its way, when it comes. */
   #stole(steal: Lease): void {
-    for (const each of this.#leases.all()) if (each.isOlderThan(steal)) each.lose('revoked')
+    for (const each of this.#leases.all()) if (each.key === steal.key && each.token < steal.token) each.lose('revoked')
     if (this.#stolen.size >= MOST_STOLEN) this.#stolen.clear()
     this.#stolen.set(steal.key, steal.token)
   }
@@ -254,7 +255,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
 
   /** Whether a grant came too late to be of any use. */
   stale(grant: Grant, sentAt: number): boolean {
-    return sentAt + grant.ttlMs - driftOf(grant.ttlMs) <= this.world.now()
+    return deadlineOf(sentAt, grant.ttlMs) <= this.world.now()
   }
 
   /** Once per lease: a second caller gets the first one's answer. */
@@ -299,12 +300,10 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     this.#leases.add(successor)
     lease.end()
     tenancy.passedTo(successor, queue.head?.request)
-    if (this.events.isHeard('released'))
-      this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
+    if (this.events.isHeard('released')) emitReleased(lease)
     // Last: a listener may release either of them.
     if (successor.isOpen && isHoldTraced()) traceHold(successor)
-    if (this.events.isHeard('acquired'))
-      this.events.emit('acquired', () => ({ ...successor.facts(), waitedMs: successor.waitedMs }))
+    if (this.events.isHeard('acquired')) emitAcquired(successor)
     return true
   }
 
@@ -322,7 +321,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
 
   /** A record is being written, or may have been: it is not ours to erase. If it was not written, the lease runs out. */
   async #releaseRecorded(lease: Lease): Promise<boolean> {
-    await lease.recorded()
+    await lease.renewals.recorded()
     if (!lease.released && !lease.loss) lease.end()
     return false
   }
@@ -432,14 +431,12 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     if (answer.outcome !== 'gone' && lease.trace) traceHoldEnd(lease)
     if (answer.outcome === 'released') {
       if (answer.hasWaiters && this.#unordered) this.subscriptions.attend(lease.key, this.world.now())
-      if (this.events.isHeard('released'))
-        this.events.emit('released', () => ({ ...lease.facts(), heldMs: lease.heldMs }))
+      if (this.events.isHeard('released')) emitReleased(lease)
       return true
     }
     if (answer.outcome === 'gone') lease.foundGone()
     else {
-      const error = answer.error as LeaseholdError
-      this.events.emit('error', () => ({ ...requestFacts(lease.request), doing: 'release', error }))
+      emitFailure(lease, 'release', answer.error as LeaseholdError)
       void this.cleanup.release(lease, lease.storedMs)
     }
     return false
@@ -449,7 +446,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     const now = this.world.now()
     for (const lease of this.#leases.all()) {
       if (affected && !affected(lease.key)) continue
-      lease.verifySoon(now, VERIFY_EVERY_MS)
+      lease.renewals.verifySoon(now, VERIFY_EVERY_MS)
     }
   }
 

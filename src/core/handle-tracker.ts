@@ -1,3 +1,4 @@
+import { LockLostError } from '../errors.js'
 import { isObserved } from './abort-fanout.js'
 
 /**
@@ -36,8 +37,12 @@ export class HandleTracker {
     return this.#find()?.signal
   }
 
-  createSignal(): AbortSignal {
+  /** The signal, which is created when it is first read. `reason`: why it has to be aborted then, if it has. */
+  signalFor(reason: Error | undefined): AbortSignal {
+    const { signal } = this
+    if (signal) return signal
     this.#controller = new AbortController()
+    if (reason) this.abort(reason)
     return this.#controller.signal
   }
 
@@ -52,6 +57,15 @@ export class HandleTracker {
   #find(): AbortController | undefined {
     return this.#controller instanceof WeakRef ? this.#controller.deref() : this.#controller
   }
+}
+
+/**
+ * Work that begins under a lock that has been released must not. A signal that was taken before does not abort by the
+ * holder's own release: nothing was lost, and listeners would take it for that.
+ */
+export function releasedSignal(name: string, tracker: HandleTracker | undefined): AbortSignal {
+  const taken = tracker?.signal
+  return taken?.aborted ? taken : AbortSignal.abort(new LockLostError(name, 'released'))
 }
 
 /** A signal keeps its controller: without this a holder that has only the signal would not be told of a loss. */

@@ -1,6 +1,7 @@
 import type { LossFacts, LossReason } from '../errors.js'
 import type { Store } from '../store.js'
 import type { World } from '../util/world.js'
+import { deadlineOf } from './deadline.js'
 import { warn } from './guarded.js'
 import { NEVER, type RenewalLog } from './renewal-log.js'
 import type { Stall, StallMonitor } from './stall-monitor.js'
@@ -24,10 +25,28 @@ export interface LostLease {
   readonly deadline: number
   /** When its timer was due. 0: none was set since it was handed off. */
   readonly dueAt: number
+  readonly ttlMs: number
+  readonly autoRenew: boolean
+  readonly wantsMore: boolean
+  readonly provisional: boolean
+  /** The store was asked for all that `maxHold` allows. */
+  readonly isFinal: boolean
 }
 
-/** Why a lease that was to be renewed ran out. `log`: what became of its renewals, if there were any. */
-export function reasonOfExpiry(lease: LostLease, log: RenewalLog | undefined): LossReason {
+/** Why a lease has ended whose deadline has passed. `log`: what became of its renewals, if there were any. */
+export function reasonOfEnd(lease: LostLease, log: RenewalLog | undefined): { why: LossReason; cause?: unknown } {
+  if (lease.isFinal) return { why: 'max-hold' }
+  if (!lease.autoRenew && (!lease.wantsMore || hadItsTime(lease))) return { why: 'expired' }
+  return { why: reasonOfExpiry(lease, log), cause: log?.lastError }
+}
+
+/** Provisional to the end, and without renewals it would have ended by now all the same. */
+function hadItsTime({ provisional, acquiredAt, ttlMs, host }: LostLease): boolean {
+  return provisional && host.world.now() >= deadlineOf(acquiredAt, ttlMs)
+}
+
+/** Why a lease that was to be renewed ran out. */
+function reasonOfExpiry(lease: LostLease, log: RenewalLog | undefined): LossReason {
   return orElse('expired', () => {
     const { world, store } = lease.host
     const now = world.now()

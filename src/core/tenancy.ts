@@ -2,6 +2,7 @@ import { ALL } from '../store.js'
 import type { World } from '../util/world.js'
 import type { Lease } from './lease.js'
 import type { AcquireRequest } from './request.js'
+import { QUEUE_MS } from './retry-delay.js'
 import { Alarm, type Timers } from './timers.js'
 
 /**
@@ -16,6 +17,9 @@ export const TENANCY_TOKENS = 32
  * other processes: there a round trip counts for little, and a turn of many such locks would last for seconds.
  */
 export const TENANCY_MS = 15
+
+/** A lease is passed on only if this share is left of its ttl, or of what a hand-off by the store lasts. */
+const PASS_ON_SHARE = 0.5
 
 /** Whether a lock of this request may be passed on inside the process at all: plain exclusive locks that are renewed. */
 export function mayBePassedOn(request: AcquireRequest): boolean {
@@ -81,8 +85,14 @@ export class Tenancy {
       now < this.#until &&
       !request.signal?.aborted &&
       this.suits(request) &&
-      this.lease.canBePassedOn(now)
+      this.lease.isAsGranted &&
+      this.#isEnoughLeft(now)
     )
+  }
+
+  #isEnoughLeft(now: number): boolean {
+    const { deadline, ttlMs } = this.lease
+    return deadline - now >= Math.min(ttlMs, QUEUE_MS) * PASS_ON_SHARE
   }
 
   /**

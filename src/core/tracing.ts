@@ -2,6 +2,7 @@ import { WaitEnded } from './acquire.js'
 import { acquireChannel, holdChannel, isTraced } from './channels.js'
 import { type LockEvents, type LockFacts, type PublishedFacts, type RequestFacts, requestFacts } from './events.js'
 import type { Lease, LeaseHost } from './lease.js'
+import { factsOfLease, heldMsOf } from './lease-events.js'
 import { type Lock, leaseOf } from './lock.js'
 import type { LockLostError } from '../errors.js'
 import type { AcquireRequest } from './request.js'
@@ -106,7 +107,7 @@ function acquireTrace(
 /** Not the lock itself: a subscriber that keeps it would hide that its owner forgot it. */
 function factsOf(lock: Lock): LockFacts {
   const lease = leaseOf(lock)
-  return lease.trace ?? lease.facts()
+  return lease.trace ?? factsOfLease(lease)
 }
 
 /** Publishes the beginning of a lease. */
@@ -139,7 +140,7 @@ export function endUnanswered(lease: Lease): void {
   lease.trace = undefined
   lease.end()
   if (!trace) return
-  trace.heldMs = lease.heldMs
+  trace.heldMs = heldMsOf(lease)
   lease.trace = trace
 }
 
@@ -148,7 +149,7 @@ export function traceHoldEnd(lease: Lease): void {
   const trace = lease.trace as HoldTrace | undefined
   if (!trace) return
   lease.trace = undefined
-  trace.heldMs ??= lease.heldMs
+  trace.heldMs ??= heldMsOf(lease)
   if (lease.loss) {
     trace.error = lease.loss
     holdChannel.error.publish(trace)

@@ -1,4 +1,4 @@
-import { driftOf } from '../core/lease.js'
+import { driftOf } from '../core/deadline.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import { InvalidOptionError, LockLostError, LockTimeoutError } from '../errors.js'
 import { createLocks, type Locks } from '../locks.js'
@@ -153,7 +153,7 @@ export class DistributedLock {
   /** One `withLock` is over. The last one to leave releases the lock, or stops renewing what `acquire` has taken. */
   async #leave(lockName: string, held: InstanceHold): Promise<void> {
     if (--held.inside > 0) return
-    if (held.kept) leaseOf(held.lock).stopRenewing()
+    if (held.kept) leaseOf(held.lock).renewals.stop()
     else if (this.#held.get(lockName) === held) await this.release(lockName)
   }
 
@@ -179,7 +179,7 @@ export class DistributedLock {
       try {
         // Never shorter: another part of the program may count on what it was given.
         if (ttl - driftOf(ttl) > mine.lock.remainingMs) await mine.lock.extend(ttl)
-        if (renew) leaseOf(mine.lock).keepRenewed()
+        if (renew) leaseOf(mine.lock).renewals.begin()
         return mine
       } catch (error) {
         await this.#leave(lockName, mine)

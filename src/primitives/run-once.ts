@@ -113,7 +113,7 @@ export async function keepRecord(lock: Lock, value: string, retainMs: number): P
   const lease = leaseOf(lock)
   const { world } = lease.host
   for (;;) {
-    const { outcome, ...rest } = await lease.keep(value, retainMs)
+    const { outcome, ...rest } = await lease.renewals.keep(value, retainMs)
     if (outcome === 'ours') return
     if (outcome === 'gone') throw lease.loss ?? new LockLostError(lock.name, 'gone')
     const { error } = rest as { error: unknown }

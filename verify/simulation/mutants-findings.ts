@@ -44,8 +44,8 @@ export const FINDINGS: readonly Mutant[] = [
     edits: [
       {
         file: LEASE,
-        find: 'if (this.released && !this.takenBack) return this.#releasedSignal()',
-        replace: '',
+        find: 'if (this.released && !this.takenBack) return releasedSignal(this.request.name, this.#tracker)',
+        replace: 'void releasedSignal',
       },
     ],
   },
@@ -166,9 +166,9 @@ export const FINDINGS: readonly Mutant[] = [
         replace: 'const enough = this.#remaining(ttlMs, this.#contactAt) > 0',
       },
       {
-        file: LEASE,
-        find: 'beats.set(this, now + Math.min(CONFIRM_MS, Math.max(this.deadline - now, 0) / 4), CONFIRM_MS)',
-        replace: 'beats.set(this, Math.min(now + CONFIRM_MS, this.deadline), CONFIRM_MS)',
+        file: 'core/renewal-times.ts',
+        find: 'heartbeats.set(lease, now + Math.min(CONFIRM_MS, Math.max(lease.deadline - now, 0) / 4), CONFIRM_MS)',
+        replace: 'heartbeats.set(lease, Math.min(now + CONFIRM_MS, lease.deadline), CONFIRM_MS)',
       },
     ],
   },

@@ -1,6 +1,7 @@
 import type { Mutant } from './mutants.js'
 
 const LEASE = 'core/lease.ts'
+const RENEWAL = 'core/renewal.ts'
 const ACQUIRE = 'core/acquire.ts'
 const MEMORY_KEY = 'stores/memory/key-state.ts'
 const MEMORY_TABLE = 'stores/memory/lease-table.ts'
@@ -92,8 +93,8 @@ export const MISTAKES: readonly Mutant[] = [
     edits: [
       {
         file: LEASE,
-        find: 'const until = sentAt + grant.ttlMs - driftOf(grant.ttlMs)',
-        replace: 'const until = now + grant.ttlMs - driftOf(grant.ttlMs)',
+        find: 'const until = deadlineOf(sentAt, grant.ttlMs)',
+        replace: 'const until = deadlineOf(now, grant.ttlMs)',
       },
     ],
   },
@@ -103,9 +104,9 @@ export const MISTAKES: readonly Mutant[] = [
     rules: ['capacity'],
     edits: [
       {
-        file: LEASE,
-        find: 'const until = Math.min(sentAt + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)',
-        replace: 'const until = Math.min(now + answer.ttlMs - driftOf(answer.ttlMs), this.holdUntil)',
+        file: RENEWAL,
+        find: 'const until = Math.min(deadlineOf(sentAt, ttlMs), lease.holdUntil)',
+        replace: 'const until = Math.min(deadlineOf(lease.host.world.now(true), ttlMs), lease.holdUntil)',
       },
     ],
   },
@@ -127,7 +128,7 @@ export const MISTAKES: readonly Mutant[] = [
     rules: ['capacity'],
     edits: [
       {
-        file: LEASE,
+        file: 'core/deadline.ts',
         find: 'return ttlMs * 0.01 + 2',
         replace: 'return 0',
       },
@@ -139,10 +140,10 @@ export const MISTAKES: readonly Mutant[] = [
     rules: ['revoked and still held'],
     edits: [
       {
-        file: LEASE,
-        find: `} else if (answer.outcome === 'gone') this.lose('gone')
+        file: RENEWAL,
+        find: `else if (answer.outcome === 'gone') lease.lose('gone')
     else this.#retrySoon((`,
-        replace: `} else if (answer.outcome === 'gone') this.deadline = sentAt + this.ttlMs
+        replace: `else if (answer.outcome === 'gone') lease.deadline = sentAt + lease.ttlMs
     else this.#retrySoon((`,
       },
     ],

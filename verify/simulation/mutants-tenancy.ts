@@ -46,15 +46,15 @@ export const TENANCY_MUTANTS: readonly Mutant[] = [
     rules: ['capacity', 'fence'],
     edits: [
       {
-        file: LEASE,
-        find: 'return this.deadline - now >= Math.min(this.ttlMs, QUEUE_MS) * PASS_ON_SHARE',
-        replace: 'return this.deadline > now - now && QUEUE_MS * PASS_ON_SHARE > 0',
+        file: TENANCY,
+        find: 'return deadline - now >= Math.min(ttlMs, QUEUE_MS) * PASS_ON_SHARE',
+        replace: 'return deadline > now - now && ttlMs > 0',
       },
       { file: TENANCY, find: '      now < this.#until &&\n', replace: '' },
       {
         file: LEASE,
         find: 'this.deadline = from.deadline',
-        replace: 'this.deadline = Math.max(from.deadline, now + Math.min(this.ttlMs, QUEUE_MS) * PASS_ON_SHARE)',
+        replace: 'this.deadline = Math.max(from.deadline, now + Math.min(this.ttlMs, 3_000) / 2)',
       },
     ],
   },

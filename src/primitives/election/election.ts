@@ -158,7 +158,7 @@ export class Election {
         `only the leader of "${this.name}" can proclaim, and this one does not lead`,
       )
     }
-    const renewed = await leaseOf(lock).renew(text)
+    const renewed = await leaseOf(lock).renewals.renew(text)
     lock.assertHeld()
     if (renewed.outcome === 'unknown') {
       throw new StoreUnavailableError(`"${this.name}" could not be proclaimed`, { cause: renewed.error })

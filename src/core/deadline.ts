@@ -1,0 +1,15 @@
+/**
+ * How much earlier than the store the holder stops trusting a lease: clocks run at slightly different speeds, and the
+ * holder must be told before anyone else can hold.
+ */
+export function driftOf(ttlMs: number): number {
+  return ttlMs * 0.01 + 2
+}
+
+/**
+ * Until when the holder trusts a lease of `ttlMs`. It counts from when the request was sent, which is before the store decided:
+ * counted from the answer, a lease would be trusted for longer than the store keeps it.
+ */
+export function deadlineOf(sentAt: number, ttlMs: number): number {
+  return sentAt + ttlMs - driftOf(ttlMs)
+}
