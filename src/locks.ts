@@ -354,7 +354,7 @@ export class Locks {
     storeOf = (locks) => (#store in locks ? locks.#store : undefined)
     showAs(this, 'Locks', (locks: Locks) => {
       const { namespace } = locks.#defaults
-      const held = [...locks.#engine.leases()].map((lease) => lease.request.name)
+      const held = locks.#engine.held.all().map((lease) => lease.request.name)
       const waiting = [...locks.#engine.waiting()].map(({ request }) => request.name)
       const state = locks.#engine.closingReason ? { closed: true } : { held, waiting }
       const facts = { store: locks.#store.name, ...(namespace === undefined ? {} : { namespace }), ...state }

@@ -10,8 +10,9 @@ import type { World } from '../util/world.js'
 import type { AcquireRequest } from './request.js'
 import { onAbort } from './abort-fanout.js'
 import type { Batcher } from './batcher.js'
+import { waitingClaimOf } from './claim.js'
 import type { Cleanup } from './cleanup.js'
-import { deadlineOf } from './deadline.js'
+import { deadlineOf, isStale } from './deadline.js'
 import { type Events, requestFacts } from './events.js'
 import { withFrames } from './frames.js'
 import type { Identity } from './identity.js'
@@ -83,14 +84,10 @@ export interface AcquireHost {
   readonly waits: Timers
   /** The store answers at once: a waiter that asks when a lock is released loses no time by that. */
   readonly answersAtOnce: boolean
-  /** What the store is asked for. `queueMs`: keep a queue entry if refused. */
-  claim(request: AcquireRequest, queueMs: number | undefined): Claim
   /** Makes a lock of a grant. */
   hold(request: AcquireRequest, grant: LeaseGrant, sentAt: number, since: number, lock?: Lock): Lock
   /** The lock that a grant will complete: allocated while waiting, to keep construction off the hand-off path. */
   preallocate(request: AcquireRequest): Lock
-  /** Whether a grant came too late to be of any use. */
-  stale(grant: Grant, sentAt: number): boolean
   /** The wait is over: what the caller is told. */
   timedOut(request: AcquireRequest, facts: { waitedMs: number; heldBy: string | undefined }): LockTimeoutError
 }
@@ -168,8 +165,7 @@ export class Acquisition extends Timed implements Waiter {
 
   /** What it asks the store for. */
   get #asks(): Claim {
-    // Most callers that look for a record find it: a queue entry would only have to be removed again.
-    this.#claim ??= this.#host.claim(this.request, this.request.onRefusal ? undefined : QUEUE_MS)
+    this.#claim ??= waitingClaimOf(this.request, this.#host.identity)
     return this.#claim
   }
 
@@ -328,7 +324,7 @@ export class Acquisition extends Timed implements Waiter {
       void this.#host.cleanup.release({ key: this.key, owner, token }, ttlMs)
       this.#refusal ??= { granted: false }
       this.due()
-    } else if (this.#host.stale(answer, sentAt)) {
+    } else if (isStale(answer, sentAt, this.#host.world)) {
       void this.#host.cleanup.release({ key: this.key, owner, token }, ttlMs)
       this.#useFreshOwner()
       this.limitWait()

@@ -6,6 +6,7 @@ import type { AcquireRequest } from './request.js'
 import { onAbort } from './abort-fanout.js'
 import type { Batcher } from './batcher.js'
 import type { Cleanup } from './cleanup.js'
+import { isStale } from './deadline.js'
 import type { Lock } from './lock.js'
 import type { OrderedRequests } from './ordered-requests.js'
 import { isThenable } from './thenable.js'
@@ -20,8 +21,6 @@ export interface AttemptHost {
   readonly closingReason: ClosedError | undefined
   /** Makes a lock of a grant. */
   hold(request: AcquireRequest, grant: Grant, sentAt: number, since: number): Lock
-  /** Whether a grant came too late to be of any use. */
-  stale(grant: Grant, sentAt: number): boolean
 }
 
 /** Asks once, without a queue entry. Rejects when the store fails or the signal aborts; busy is an answer. */
@@ -36,7 +35,7 @@ export async function attempt(
   // No await if the answer is there already: a steal in the same turn must find the lock that it takes.
   const answer = isThenable(asked) ? await settle(host, request, claim, cleanup.track(Promise.resolve(asked))) : asked
   if (answer.granted === true) {
-    if (!host.closingReason && !host.stale(answer, sentAt)) return host.hold(request, answer, sentAt, sentAt)
+    if (!host.closingReason && !isStale(answer, sentAt, world)) return host.hold(request, answer, sentAt, sentAt)
     releaseUnwanted(host, request, claim, answer)
     if (host.closingReason) throw host.closingReason
     throw new StoreUnavailableError(`${store.name} took longer to answer than the ttl lasts`)

@@ -1,3 +1,6 @@
+import type { Grant } from '../store.js'
+import type { World } from '../util/world.js'
+
 /**
  * How much earlier than the store the holder stops trusting a lease: clocks run at slightly different speeds, and the
  * holder must be told before anyone else can hold.
@@ -12,4 +15,9 @@ export function driftOf(ttlMs: number): number {
  */
 export function deadlineOf(sentAt: number, ttlMs: number): number {
   return sentAt + ttlMs - driftOf(ttlMs)
+}
+
+/** A grant came too late to be of any use. */
+export function isStale({ ttlMs }: Grant, sentAt: number, world: World): boolean {
+  return deadlineOf(sentAt, ttlMs) <= world.now()
 }

@@ -1,44 +1,42 @@
-import { ClosedError, type LeaseholdError, LockLostError, LockTimeoutError, UnsupportedError } from '../errors.js'
+import { ClosedError, LockTimeoutError } from '../errors.js'
 import { TransientMap } from '../util/transient-map.js'
 import type { World } from '../util/world.js'
-import type { Answer, Awaitable, Claim, Grant, HolderView, Released, Store, StoreEvent } from '../store.js'
+import type { Answer, Awaitable, Claim, HolderView, Store, StoreEvent } from '../store.js'
 import { type AcquireHost, Acquisition } from './acquire.js'
 import type { AcquireRequest } from './request.js'
 import { type AttemptHost, attempt } from './attempt.js'
-import { Cleanup } from './cleanup.js'
 import { Batcher } from './batcher.js'
-import { deadlineOf } from './deadline.js'
+import { claimOf, waitingClaimOf } from './claim.js'
+import { Cleanup } from './cleanup.js'
+import { Closing, type ClosingHost } from './closing.js'
 import { Events, requestFacts } from './events.js'
 import { Heartbeat } from './heartbeat.js'
 import { Identity } from './identity.js'
 import { Lease, type LeaseGrant, type LeaseHost } from './lease.js'
-import { emitAcquired, emitFailure, emitReleased } from './lease-events.js'
+import { emitAcquired } from './lease-events.js'
 import { LeaseList } from './lease-list.js'
 import { Lock, leaseOf } from './lock.js'
 import { OrderedRequests } from './ordered-requests.js'
 import { QueueHeartbeat } from './queue-heartbeat.js'
-import { QUEUE_MS } from './retry-delay.js'
+import { readStore } from './read.js'
+import { type ReleaseHost, release } from './release.js'
 import { Revocations } from './revocations.js'
 import { StallMonitor } from './stall-monitor.js'
+import { Steals } from './steals.js'
 import { Subscriptions } from './subscriptions.js'
 import type { CallFacts } from './timed-call.js'
 import { Timers } from './timers.js'
 import { type NotTogether, acquireTogether } from './together.js'
-import { endUnanswered, isAcquireTraced, isHoldTraced, traceAcquire, traceHold, traceHoldEnd } from './tracing.js'
+import { isAcquireTraced, isHoldTraced, traceAcquire, traceHold, traceHoldEnd } from './tracing.js'
 import { WaitQueue, type WaitQueueHost } from './wait-queue.js'
-import { isView } from './well-formed.js'
-
-const YES: Promise<boolean> = Promise.resolve(true)
-const NO: Promise<boolean> = Promise.resolve(false)
-
-/** So many steals are remembered: an answer that they overtook arrives within seconds. */
-const MOST_STOLEN = 1_000
 
 /** Leases are verified at most this often, however often a client reports trouble: a flood would only make it worse. */
 const VERIFY_EVERY_MS = 1_000
 
 /** What `createLocks` runs on: everything one instance holds and waits for, on one store. */
-export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHost<Acquisition> {
+export class Engine
+  implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHost<Acquisition>, ReleaseHost, ClosingHost
+{
   readonly store: Store
   readonly world: World
   readonly batcher: Batcher
@@ -57,18 +55,15 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   readonly ordered: OrderedRequests
   readonly queueHeartbeat: QueueHeartbeat
   readonly answersAtOnce: boolean
+  readonly unordered: boolean
+  /** What this instance believes to hold: of each owner its latest lease. */
+  readonly held: LeaseList<Lease> = new LeaseList()
   closingReason: ClosedError | undefined = undefined
 
   readonly #queues = new TransientMap<string, WaitQueue<Acquisition>>()
-  /** By key, the token of the last steal of this instance: grants with a smaller token were stolen. */
-  readonly #stolen = new Map<string, bigint>()
-  /** What this instance believes to hold: of each owner its latest lease. */
-  readonly #leases = new LeaseList<Lease>()
-  /** Nobody keeps an order between processes: neither a queue nor the server's own. */
-  readonly #unordered: boolean
+  readonly #steals = new Steals()
+  readonly #closing: Closing
   readonly #unsubscribe: (() => void) | undefined
-  #onIdle: (() => void) | undefined
-  #closed: Promise<void> | undefined
 
   constructor(store: Store, world: World, onCall?: (facts: CallFacts) => void) {
     this.store = store
@@ -79,17 +74,18 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     this.identity = new Identity(world)
     this.heartbeats = new Timers(world)
     this.heartbeat = new Heartbeat(this.batcher, world)
-    this.stalls = new StallMonitor(world, () => this.#leases.size > 0)
+    this.stalls = new StallMonitor(world, () => this.held.size > 0)
     this.waits = new Timers(world, true)
     const onError = (error: unknown): void => this.#subscribeFailed(error)
     const onGrant = (key: string | undefined, event: StoreEvent): void => this.#grantPushed(key, event)
     this.subscriptions = new Subscriptions(store, this.heartbeats, { onError, onGrant })
-    const find = (owner: string): Lease | undefined => this.#leases.find(owner)
+    const find = (owner: string): Lease | undefined => this.held.find(owner)
     this.revocations = new Revocations(store, { timers: this.heartbeats, world, find, onError })
     this.ordered = new OrderedRequests(this.batcher)
     this.queueHeartbeat = QueueHeartbeat.of(store, this.batcher, world)
     this.answersAtOnce = this.batcher.answersAtOnce
-    this.#unordered = !store.features.queue && !store.blocks
+    this.unordered = !store.features.queue && !store.blocks
+    this.#closing = new Closing(this)
     this.#unsubscribe = store.onPossibleLoss?.((affected) => this.#verify(affected))
   }
 
@@ -113,12 +109,12 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     if (refused) return refused
     // A steal does not queue for what it takes by force.
     if (request.waitMs === 0 || request.steal) return this.#once(request)
-    let queue = this.#queues.size === 0 ? undefined : this.#queues.get(request.key)
+    let queue = this.queueOf(request.key)
     let claim: Claim | undefined
     let answer: Answer | undefined
     if (!queue && this.answersAtOnce) {
       const sentAt = this.world.now()
-      claim = this.claim(request, request.onRefusal ? undefined : QUEUE_MS)
+      claim = waitingClaimOf(request, this.identity)
       answer = this.batcher.acquire(claim) as Answer
       if (answer.granted === true) {
         return Promise.resolve(this.hold(request, answer, sentAt, sentAt, this.preallocate(request), sentAt))
@@ -150,19 +146,11 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     )
   }
 
-  /** Whether the store can decide these in one call. */
-  canAcquireTogether(requests: readonly AcquireRequest[]): boolean {
-    const { features, maxBatch = Number.POSITIVE_INFINITY } = this.store
-    const most = features.atomic === true ? maxBatch : Number(features.atomic)
-    if (requests.length > most) return false
-    return new Set(requests.map((request) => this.store.partition?.(request.key))).size === 1
-  }
-
   /** One attempt at all of them: the locks, or why not, as far as that is known. Rejects when the caller aborts. */
   async acquireTogether(requests: readonly AcquireRequest[]): Promise<Lock[] | NotTogether> {
     const refused = this.#refuseEarly(requests[0] as AcquireRequest)
     if (refused) return refused
-    const claims = requests.map((request) => this.claim(request, undefined))
+    const claims = requests.map((request) => claimOf(request, this.identity, undefined))
     return acquireTogether(this, requests, claims)
   }
 
@@ -173,34 +161,19 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   }
 
   /** Asks what a store may or may not be able to answer: to look, or to break glass. */
-  async read<T>(
+  read<T>(
     what: string,
     call: (store: Store) => Awaitable<T> | undefined,
     kind: 'read' | 'revoke' = 'read',
   ): Promise<T> {
-    let failure: unknown
-    let isSupported = true
-    const failed = (error: unknown): undefined => {
-      failure = error
-      return undefined
-    }
-    const ask = (): Awaitable<T | undefined> => {
-      const asked = call(this.store)
-      isSupported = asked !== undefined
-      return asked as Awaitable<T | undefined>
-    }
-    const answer = await this.batcher.within<T | undefined>({ call: kind, items: 1 }, ask, failed)
-    if (failure !== undefined) throw failure
-    if (!isSupported) throw new UnsupportedError(`${what} is not supported by the ${this.store.name} store`)
-    if (!isView(answer)) throw this.batcher.misunderstood(answer)
-    return answer as T
+    return readStore(this.batcher, what, call, kind)
   }
 
   /** Break glass: ends every lease of this key. Holders in this instance know at once, whatever wake-ups the store has. */
   async revoke(key: string): Promise<HolderView[]> {
     const cut = await this.read('forceRelease', (store) => store.revoke?.(key), 'revoke')
     for (const { owner, token } of cut) {
-      const lease = this.#leases.find(owner)
+      const lease = this.held.find(owner)
       // Not a later grant of the same owner, whose request overtook the answer.
       if (token === undefined || lease?.token === token) lease?.lose('revoked')
     }
@@ -226,26 +199,18 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   ): Lock {
     const lease = leaseOf(lock)
     // An owner that was given to us may hold already.
-    const before = request.owner === undefined ? undefined : this.#leases.find(grant.owner)
-    if (before) this.#leases.remove(before)
+    const before = request.owner === undefined ? undefined : this.held.find(grant.owner)
+    if (before) this.held.remove(before)
     lease.owner = grant.owner
-    this.#leases.add(lease)
+    this.held.add(lease)
     this.revocations.begin()
     lease.begin(grant, sentAt, now, request.since ?? since)
     if (lease.isOpen && isHoldTraced()) traceHold(lease)
     if (this.events.isHeard('acquired')) emitAcquired(lease)
     this.revocations.loseIfEnded(lease)
-    if (request.steal) this.#stole(lease)
-    // Its answer was overtaken by that of a steal of ours, which took it away.
-    else if (this.#stolen.size > 0 && lease.token < (this.#stolen.get(request.key) ?? 0n)) lease.lose('revoked')
+    if (request.steal) this.#steals.took(lease, this.held.all())
+    else this.#steals.loseIfStolen(lease)
     return lock
-  }
-
-  /** Holders in this instance know at once, whatever wake-ups the store has; those whose answer is still on its way, when it comes. */
-  #stole(steal: Lease): void {
-    for (const each of this.#leases.all()) if (each.key === steal.key && each.token < steal.token) each.lose('revoked')
-    if (this.#stolen.size >= MOST_STOLEN) this.#stolen.clear()
-    this.#stolen.set(steal.key, steal.token)
   }
 
   /** What a grant will make a lock of. */
@@ -253,131 +218,38 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     return new Lock(new Lease(this, request))
   }
 
-  /** Whether a grant came too late to be of any use. */
-  stale(grant: Grant, sentAt: number): boolean {
-    return deadlineOf(sentAt, grant.ttlMs) <= this.world.now()
-  }
-
-  /** Once per lease: a second caller gets the first one's answer. */
   release(lease: Lease): Promise<boolean> {
-    // Called again from inside of its own release, by a listener: what the store has may be the successor's by now.
-    if (!lease.releasing && lease.released && !lease.loss && !lease.staysInStore) return YES
-    lease.releasing ??= this.#release(lease)
-    return lease.releasing
-  }
-
-  #release(lease: Lease): Promise<boolean> {
-    if (lease.loss) {
-      // What remains of it in the store, if anything, is in the way of others.
-      const { why } = lease.loss
-      if (why !== 'gone' && why !== 'revoked' && !lease.staysInStore) void this.cleanup.release(lease, lease.storedMs)
-      return NO
-    }
-    if (lease.staysInStore) return this.#releaseRecorded(lease)
-    if (this.#queues.size > 0 && this.#passOn(lease)) return YES
-    if (!this.answersAtOnce) return this.#releaseNow(lease)
-    const queue = this.#queues.size > 0 ? this.#queues.get(lease.key) : undefined
-    // A store in this process judges by the same clock, and says so itself if it is too late.
-    endUnanswered(lease)
-    const wasReleased = this.#wasReleased(lease, this.batcher.release(lease) as Released)
-    // In the same step: an acquisition of another instance must not get in before one that waited here.
-    queue?.pump()
-    return wasReleased ? YES : NO
-  }
-
-  /** The next waiter of this process goes on with the lease, as long as its tenancy lasts. The store is not asked. */
-  #passOn(lease: Lease): boolean {
-    const queue = this.#queues.get(lease.key)
-    if (queue?.tenancy?.lease !== lease || this.closingReason) return false
-    // The store is not asked whether the lease is still there: it has to be able to say so by itself.
-    if (!this.revocations.isLive) return false
-    const { tenancy, head } = queue
-    // One reading for all that it decides: nothing else runs in between.
-    const now = this.world.now(true)
-    if (!head || head.begun || !tenancy.admits(head.request, now)) return false
-    const successor = head.inherit(lease, now)
-    this.#leases.remove(lease)
-    this.#leases.add(successor)
-    lease.end()
-    tenancy.passedTo(successor, queue.head?.request)
-    if (this.events.isHeard('released')) emitReleased(lease)
-    // Last: a listener may release either of them.
-    if (successor.isOpen && isHoldTraced()) traceHold(successor)
-    if (this.events.isHeard('acquired')) emitAcquired(successor)
-    return true
-  }
-
-  /** The release is sent before the bookkeeping, because others wait for it. If the deadline had passed by then, it is a loss all the same. */
-  #releaseNow(lease: Lease): Promise<boolean> {
-    const answered = new Promise<boolean>((resolve) => {
-      this.batcher.releaseThen(lease, (answer) => resolve(this.#wasReleased(lease, answer)))
-    })
-    lease.noticeDeadline()
-    if (lease.loss) return NO
-    endUnanswered(lease)
-    if (this.#unordered) this.subscriptions.expectRelease(lease.key)
-    return answered
-  }
-
-  /** A record is being written, or may have been: it is not ours to erase. If it was not written, the lease runs out. */
-  async #releaseRecorded(lease: Lease): Promise<boolean> {
-    await lease.renewals.recorded()
-    if (!lease.released && !lease.loss) lease.end()
-    return false
+    return release(this, lease)
   }
 
   retired(lease: Lease): void {
     if (lease.trace) traceHoldEnd(lease)
     this.heartbeats.clear(lease)
-    if (this.#queues.size > 0 && !lease.successor) this.#endTenancy(lease)
-    if (!this.#leases.remove(lease)) return
+    // Released to the store, or lost: the next waiter has to ask.
+    if (this.#queues.size > 0 && !lease.successor) this.#queues.get(lease.key)?.leaseEnded(lease)
+    if (!this.held.remove(lease)) return
     this.revocations.end()
-    this.#onIdle?.()
+    this.#closing.leaseEnded()
   }
 
-  /** Released to the store, or lost: the next waiter has to ask. */
-  #endTenancy(lease: Lease): void {
-    const tenancy = this.#queues.get(lease.key)?.tenancy
-    if (tenancy?.lease === lease) tenancy.end()
+  queueOf(key: string): WaitQueue<Acquisition> | undefined {
+    return this.#queues.size === 0 ? undefined : this.#queues.get(key)
   }
 
   queueEmptied(queue: WaitQueue<Acquisition>): void {
     if (this.#queues.get(queue.key) === queue) this.#queues.delete(queue.key)
   }
 
-  /** What this instance believes to hold. */
-  leases(): Iterable<Lease> {
-    return this.#leases.all()
-  }
-
-  async releaseAll(): Promise<void> {
-    await Promise.all(
-      this.#leases.all().map((lease) => {
-        // The work under it did not release it: its signal aborts before another process can hold the lock.
-        if (!lease.staysInStore) lease.takeBack(new LockLostError(lease.request.name, 'released'))
-        return this.release(lease)
-      }),
-    )
+  releaseAll(): Promise<void> {
+    return this.#closing.releaseAll()
   }
 
   /** No new grants; signals abort, and work may finish while its leases are renewed; then everything is released. */
   close(graceMs: number): Promise<void> {
-    // A second call may shorten the time that the first one gave, and never prolongs it.
-    if (this.#closed && this.#hurry) this.world.after(graceMs, this.#hurry, true)
-    this.#closed ??= this.#close(graceMs)
-    return this.#closed
+    return this.#closing.close(graceMs)
   }
 
-  #hurry: (() => void) | undefined
-
-  async #close(graceMs: number): Promise<void> {
-    this.closingReason = new ClosedError('closing: locks.close() was called')
-    for (const queue of [...this.#queues.values()]) for (const each of queue) each.fail(this.closingReason)
-    for (const lease of this.#leases.all()) lease.announceClosing(this.closingReason)
-    await this.#idle(graceMs)
-    await this.releaseAll()
-    // Requests from before may be granted only now, and have to be released.
-    await this.cleanup.finish()
+  stop(): void {
     this.subscriptions.closeAll()
     this.revocations.close()
     this.#unsubscribe?.()
@@ -393,26 +265,6 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
     return undefined
   }
 
-  claim(request: AcquireRequest, queueMs: number | undefined): Claim {
-    const { key, weight, capacity, ttlMs, value, announce, steal } = request
-    const owner = request.owner ?? this.identity.next()
-    const renewed = request.autoRenew && request.maxHoldMs === undefined
-    return {
-      key,
-      owner,
-      weight,
-      capacity,
-      ttlMs,
-      value,
-      queueMs,
-      blockMs: undefined,
-      tokens: undefined,
-      announce,
-      steal,
-      renewed,
-    }
-  }
-
   async #once(request: AcquireRequest): Promise<Lock> {
     const outcome = await this.#attempt(request)
     if (outcome instanceof Lock) return outcome
@@ -420,31 +272,12 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
   }
 
   #attempt(request: AcquireRequest): ReturnType<typeof attempt> {
-    return attempt(this, request, this.claim(request, undefined))
-  }
-
-  #wasReleased(lease: Lease, answer: Released): boolean {
-    if (lease.loss) {
-      if (answer.outcome === 'unknown') void this.cleanup.release(lease, lease.storedMs)
-      return false
-    }
-    if (answer.outcome !== 'gone' && lease.trace) traceHoldEnd(lease)
-    if (answer.outcome === 'released') {
-      if (answer.hasWaiters && this.#unordered) this.subscriptions.attend(lease.key, this.world.now())
-      if (this.events.isHeard('released')) emitReleased(lease)
-      return true
-    }
-    if (answer.outcome === 'gone') lease.foundGone()
-    else {
-      emitFailure(lease, 'release', answer.error as LeaseholdError)
-      void this.cleanup.release(lease, lease.storedMs)
-    }
-    return false
+    return attempt(this, request, claimOf(request, this.identity, undefined))
   }
 
   #verify(affected: ((key: string) => boolean) | undefined): void {
     const now = this.world.now()
-    for (const lease of this.#leases.all()) {
+    for (const lease of this.held.all()) {
       if (affected && !affected(lease.key)) continue
       lease.renewals.verifySoon(now, VERIFY_EVERY_MS)
     }
@@ -458,28 +291,7 @@ export class Engine implements LeaseHost, AcquireHost, AttemptHost, WaitQueueHos
 
   #subscribeFailed(error: unknown): void {
     const explained = this.batcher.explain(error)
-    this.events.emit('error', () => ({
-      name: '',
-      kind: 'lock',
-      metadata: undefined,
-      doing: 'acquire',
-      error: explained,
-    }))
-  }
-
-  async #idle(graceMs: number): Promise<void> {
-    const busy = (): boolean => this.#leases.size > 0
-    if (!busy() || graceMs === 0) return
-    await new Promise<void>((resolve) => {
-      const cancel = this.world.after(graceMs, resolve, true)
-      this.#hurry = () => {
-        cancel()
-        resolve()
-      }
-      this.#onIdle = () => {
-        if (!busy()) this.#hurry?.()
-      }
-    })
-    this.#onIdle = this.#hurry = undefined
+    const nobody = { name: '', kind: 'lock', metadata: undefined }
+    this.events.emit('error', () => ({ ...nobody, doing: 'acquire', error: explained }))
   }
 }

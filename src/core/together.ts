@@ -1,6 +1,7 @@
 import type { LeaseholdError } from '../errors.js'
-import type { Answer, Claim, Grant } from '../store.js'
+import type { Answer, Claim, Grant, Store } from '../store.js'
 import { type AttemptHost, releaseUnwanted, unlessAborted, unlessOver } from './attempt.js'
+import { isStale } from './deadline.js'
 import type { Lock } from './lock.js'
 import type { AcquireRequest } from './request.js'
 
@@ -9,6 +10,14 @@ export interface NotTogether {
   busy?: AcquireRequest | undefined
   heldBy?: string | undefined
   failure?: LeaseholdError | undefined
+}
+
+/** Whether the store can decide these in one call. */
+export function canAcquireTogether(store: Store, requests: readonly AcquireRequest[]): boolean {
+  const { features, maxBatch = Number.POSITIVE_INFINITY } = store
+  const most = features.atomic === true ? maxBatch : Number(features.atomic)
+  if (requests.length > most) return false
+  return new Set(requests.map((request) => store.partition?.(request.key))).size === 1
 }
 
 /** One attempt at several names in one call of the store, which grants all or none. Rejects when the caller aborts. */
@@ -31,7 +40,7 @@ export async function acquireTogether(
   const answers = isShort ? await unlessOver(world, first.waitMs, wanted, giveBack) : await wanted
   if (!answers) return { failure: batcher.silence(first.waitMs) }
   const usable =
-    !host.closingReason && answers.every((answer) => answer.granted === true && !host.stale(answer, sentAt))
+    !host.closingReason && answers.every((answer) => answer.granted === true && !isStale(answer, sentAt, world))
   if (usable) return requests.map((request, i) => host.hold(request, answers[i] as Grant, sentAt, sentAt))
   giveBack(answers)
   return host.closingReason ? {} : whyNot(requests, answers)

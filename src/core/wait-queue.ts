@@ -225,6 +225,11 @@ export class WaitQueue<W extends Waiter = Waiter> {
     return owner === undefined ? undefined : { granted: false, blocker: { owner } }
   }
 
+  /** If it was passed on inside this process, the next waiter has to ask. */
+  leaseEnded(lease: object): void {
+    if (this.tenancy?.lease === lease) this.tenancy.end()
+  }
+
   tenancyEnded(): void {
     if (!this.tenancy) return
     this.#lastTenancy = { owner: this.tenancy.lease.owner, endedAt: this.#host.world.now() }

@@ -3,6 +3,7 @@ import { onAbort } from '../core/abort-fanout.js'
 import type { Engine } from '../core/engine.js'
 import type { Lock } from '../core/lock.js'
 import { type AcquireOptions, type Defaults, optionsOf } from '../core/options.js'
+import { canAcquireTogether } from '../core/together.js'
 import { isAcquireTraced, traceAcquireAll } from '../core/tracing.js'
 import { holding, refuseSelfDeadlock } from '../core/nesting.js'
 import { InvalidOptionError, LockTimeoutError, StoreUnavailableError } from '../errors.js'
@@ -106,7 +107,7 @@ async function acquireEach(engine: Engine, requests: readonly AcquireRequest[]):
 async function togetherOrOneByOne(engine: Engine, requests: readonly AcquireRequest[]): Promise<readonly Lock[]> {
   const { waitMs, signal } = requests[0] as AcquireRequest
   const since = engine.world.now()
-  if (requests.length > 1 && engine.canAcquireTogether(requests)) {
+  if (requests.length > 1 && canAcquireTogether(engine.store, requests)) {
     const together = await engine.acquireTogether(requests)
     const locks = Array.isArray(together) ? together : undefined
     if (locks && signal?.aborted) void new LockGroup(locks).release()

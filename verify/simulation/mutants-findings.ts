@@ -131,8 +131,8 @@ export const FINDINGS: readonly Mutant[] = [
     rules: ['runs again', 'two results'],
     edits: [
       {
-        file: 'core/engine.ts',
-        find: `    if (lease.staysInStore) return this.#releaseRecorded(lease)
+        file: 'core/release.ts',
+        find: `  if (lease.staysInStore) return releaseRecorded(lease)
 `,
         replace: '',
       },

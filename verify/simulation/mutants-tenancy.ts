@@ -2,7 +2,6 @@ import type { Mutant } from './mutants.js'
 
 const LEASE = 'core/lease.ts'
 const TENANCY = 'core/tenancy.ts'
-const ENGINE = 'core/engine.ts'
 const MEMORY_TABLE = 'stores/memory/lease-table.ts'
 
 /** Mistakes of locks that are passed on inside a process. */
@@ -14,17 +13,18 @@ export const TENANCY_MUTANTS: readonly Mutant[] = [
     edits: [
       { file: LEASE, find: 'if (!this.isOpen || this.takenBack ||', replace: 'if (this.released || this.takenBack ||' },
       {
-        file: ENGINE,
-        find: `    if (lease.loss) {
-      // What remains`,
-        replace: `    if (this.#queues.size > 0 && this.#passOn(lease)) return YES
-    if (lease.loss) {
-      // What remains`,
+        file: 'core/release.ts',
+        find: `  if (lease.loss) {
+    // What remains`,
+        replace: `  const waiting = host.queueOf(lease.key)
+  if (waiting && passOn(host, lease, waiting)) return YES
+  if (lease.loss) {
+    // What remains`,
       },
       {
-        file: ENGINE,
-        find: 'if (this.#queues.size > 0 && !lease.successor) this.#endTenancy(lease)',
-        replace: 'if (lease.successor) this.#endTenancy(lease)',
+        file: 'core/engine.ts',
+        find: 'if (this.#queues.size > 0 && !lease.successor) this',
+        replace: 'if (lease.successor) this',
       },
     ],
   },

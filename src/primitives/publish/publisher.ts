@@ -185,7 +185,7 @@ export class Publisher {
       startedAt: this.#startedAt,
       at: world.date(),
       everyMs: this.#everyMs,
-      held: count(this.#engine.leases()),
+      held: this.#engine.held.size,
       waiting: count(this.#engine.waiting()),
       atRisk: risks.length,
       risks: publishedRisks(risks),
@@ -198,7 +198,7 @@ export class Publisher {
   #risks(): PublishedRisk[] {
     const date = this.#engine.world.date()
     const risks: PublishedRisk[] = []
-    for (const lease of this.#engine.leases()) {
+    for (const lease of this.#engine.held.all()) {
       if (!lease.atRisk) continue
       const { request, owner: holder, token, remainingMs } = lease
       const { kind, name } = request
