@@ -1,9 +1,7 @@
 import type { LeaseholdError } from '../errors.js'
-import type { Awaitable, Refusal, Store, StoreEvent } from '../store.js'
-import type { World } from '../util/world.js'
-import type { Batcher } from './batcher.js'
+import type { Awaitable, Refusal, StoreEvent } from '../store.js'
+import { QueueSubscription, type QueueSubscriptionHost } from './queue-subscription.js'
 import type { AcquireRequest } from './request.js'
-import type { Subscription, Subscriptions } from './subscriptions.js'
 import type { Tenancy } from './tenancy.js'
 
 /** At most this many acquisitions that may hold the key together send requests side by side; the rest wait here. */
@@ -38,11 +36,7 @@ export interface Waiter {
 }
 
 /** What a wait queue needs from its instance. */
-export interface WaitQueueHost<W extends Waiter> {
-  readonly store: Store
-  readonly world: World
-  readonly batcher: Batcher
-  readonly subscriptions: Subscriptions
+export interface WaitQueueHost<W extends Waiter> extends QueueSubscriptionHost {
   /** The last acquisition has left the queue. */
   queueEmptied(queue: WaitQueue<W>): void
 }
@@ -56,11 +50,7 @@ export class WaitQueue<W extends Waiter = Waiter> {
   readonly #host: WaitQueueHost<W>
   #first: W | undefined
   #last: W | undefined
-  /** A use of the instance's subscription to the pushed grants of all keys. */
-  #grants: Subscription | undefined
-  /** To this key alone: where its waiters need more than grants, or grants of all keys do not arrive. */
-  #subscription: Subscription | undefined
-  #subscribing: Promise<boolean> | undefined
+  readonly #subscription: QueueSubscription
   #pumping = false
   /** The one that has asked, as long as no second one has. */
   #asked: W | undefined = undefined
@@ -73,8 +63,6 @@ export class WaitQueue<W extends Waiter = Waiter> {
   #notBegun = 0
   /** How many of them enter the store's queue although others are before them here. */
   #queueInStore = 0
-  /** Pushed grants are all that its waiters have to hear of: they seek no record. */
-  readonly #grantsOnly: boolean
   /** What the store last answered to any of them: those that have not asked yet wait for the same reason. */
   latestRefusal: Refusal | undefined = undefined
   /** Why a request of any of them last failed. */
@@ -89,24 +77,22 @@ export class WaitQueue<W extends Waiter = Waiter> {
   constructor(host: WaitQueueHost<W>, { key, onRefusal }: AcquireRequest) {
     this.#host = host
     this.key = key
-    this.#grantsOnly = onRefusal === undefined
+    // Waiters that seek no record need nothing but grants.
+    this.#subscription = new QueueSubscription(host, this, onRefusal === undefined)
   }
 
   /** A notification for a request sent now would arrive. */
   get armed(): boolean {
-    const { subscriptions } = this.#host
-    if (this.#grantsOnly && subscriptions.grantsLive) return true
-    if (this.#subscription) return this.#subscription.live()
-    // An acquisition of this process waited for the key a moment ago, and its subscription is still open.
-    if (!this.#subscribing && subscriptions.isLive(this.key)) {
-      this.#subscription = subscriptions.open(this.key, this.#hear)
-    }
-    return this.#subscription !== undefined
+    return this.#subscription.armed
   }
 
   /** This process released the key a moment ago, and waiters in other processes may not have been notified yet. */
   get justReleased(): boolean {
-    return this.armed && this.#subscription?.expectsRelease === true
+    return this.#subscription.expectsRelease
+  }
+
+  get isEmpty(): boolean {
+    return !this.#first
   }
 
   /** The server may keep a request of one of them open: the key is busy then, as far as anybody can tell. */
@@ -237,24 +223,14 @@ export class WaitQueue<W extends Waiter = Waiter> {
     if (this.#first) this.#pumpSoon()
   }
 
-  /**
-   * Subscribes. True if the subscription has just become active: a release between the request and now was not heard, so
-   * the caller asks again. `wasArmed`: whether it would have been heard when that request was sent.
-   */
+  /** Subscribes. True if a notification was missed meanwhile. `wasArmed`: when the last request was sent. */
   arm(wasArmed: boolean): Awaitable<boolean> {
-    const { store, subscriptions } = this.#host
-    if (this.#subscription || !store.watch) return false
-    if (this.#grantsOnly && subscriptions.grantsLive) {
-      this.#grants ??= subscriptions.openGrants()
-      return !wasArmed
-    }
-    return this.#subscribing ?? this.#subscribe()
+    return this.#subscription.arm(wasArmed)
   }
 
   /** A pushed grant of this key, or a hint to ask again. */
   hearGrant(event: StoreEvent): void {
-    // Its own subscription brings the same.
-    if (!this.#subscription?.live()) this.#hear(event)
+    this.#subscription.hearGrant(event)
   }
 
   *[Symbol.iterator](): Generator<W> {
@@ -266,43 +242,7 @@ export class WaitQueue<W extends Waiter = Waiter> {
     }
   }
 
-  /** To the grants of all keys, if that suffices and the store pushes them; else to this key. */
-  #subscribe(): Awaitable<boolean> {
-    const grants = this.#grantsOnly && !this.#grants ? this.#host.subscriptions.openGrants() : undefined
-    if (!grants) return this.#subscribeToKey()
-    this.#grants = grants
-    return this.#whenReady(grants, (alive) => (alive && grants.live()) || this.#subscribeToKey())
-  }
-
-  #subscribeToKey(): Awaitable<boolean> {
-    // All left meanwhile.
-    if (!this.#first) return false
-    const subscription = this.#host.subscriptions.open(this.key, this.#hear)
-    if (!subscription) return false
-    return this.#whenReady(subscription, (alive) => {
-      this.#subscription = subscription
-      if (!this.#first) this.#unsubscribe()
-      return alive
-    })
-  }
-
-  #whenReady({ ready }: Subscription, began: (alive: boolean) => Awaitable<boolean>): Awaitable<boolean> {
-    if (typeof ready === 'boolean') return began(ready)
-    const { batcher } = this.#host
-    this.#subscribing = Promise.resolve(
-      batcher.within(
-        { call: 'watch', items: 1 },
-        () => ready,
-        () => false,
-      ),
-    ).then((alive) => {
-      this.#subscribing = undefined
-      return began(alive)
-    })
-    return this.#subscribing
-  }
-
-  readonly #hear = (event: StoreEvent): void => {
+  hear(event: StoreEvent): void {
     if ('owner' in event && event.owner !== undefined) {
       const named = this.#byOwner ? this.#byOwner.get(event.owner) : this.#asked
       if (named?.owner === event.owner) named.hear(event)
@@ -320,14 +260,6 @@ export class WaitQueue<W extends Waiter = Waiter> {
   #emptied(): void {
     this.tenancy?.end()
     this.#host.queueEmptied(this)
-    this.#unsubscribe()
-  }
-
-  #unsubscribe(): void {
-    if (!this.#subscription && !this.#grants) return
-    const now = this.#host.world.now()
-    this.#subscription?.close(now)
-    this.#grants?.close(now)
-    this.#subscription = this.#grants = undefined
+    this.#subscription.close()
   }
 }

@@ -15,7 +15,7 @@ export const MISTAKES: readonly Mutant[] = [
     rules: ['subscription left', 'growth'],
     edits: [
       {
-        file: 'core/wait-queue.ts',
+        file: 'core/queue-subscription.ts',
         find: `    this.#grants?.close(now)
 `,
         replace: '',
