@@ -53,7 +53,7 @@ async function contendersOf(
     for (const [nth, { label, url }] of builds.entries()) {
       const kind = library.place ?? scenario.place
       // Another commit may write other keys or tables: it gets servers of its own.
-      const key = `${kind}/${nth}`
+      const key = scenario.ownServers ? `${kind}/${nth}/${original}` : `${kind}/${nth}`
       const opening = places.get(key) ?? openPlace(kind)
       places.set(key, opening)
       contenders.push({

@@ -88,6 +88,8 @@ export interface Scenario {
   minSliceMs?: number
   warmUpMs?: number
   processes?: number
+  /** Every library has servers of its own: what it keeps doing during the slices of the others is not counted as theirs. */
+  ownServers?: boolean
   /** A new process for every slice: what is measured happens once in the life of a process. */
   fresh?: boolean
   /** The library that ratios refer to, if it is not the first one of kind floor. */

@@ -16,6 +16,7 @@ export interface RedisOptions {
   /** For libraries that poll: their best sensible interval instead of the default one. */
   retryMs?: number
   ttlMs?: number
+  waitMs?: number
 }
 
 export const RELEASE_SCRIPT =
@@ -30,11 +31,11 @@ export async function connect({ address }: Context, client: ClientName = 'ioredi
 
 export async function openLeasehold(
   context: Context,
-  { client, ttlMs = TTL_MS }: RedisOptions = {},
+  { client, ttlMs = TTL_MS, waitMs = WAIT_MS }: RedisOptions = {},
 ): Promise<library.Locks> {
   const { createLocks } = await context.leasehold<typeof library>('index.js')
   const { redis } = await context.leasehold<typeof redisStore>('stores/redis/index.js')
-  return createLocks(redis(await connect(context, client)), { ttl: ttlMs, wait: WAIT_MS })
+  return createLocks(redis(await connect(context, client)), { ttl: ttlMs, wait: waitMs })
 }
 
 export const leasehold =
@@ -118,14 +119,14 @@ interface SemaphoreMutex {
 }
 
 export const redisSemaphore =
-  ({ client, retryMs, ttlMs = TTL_MS }: RedisOptions = {}): OpenLocker =>
+  ({ client, retryMs, ttlMs = TTL_MS, waitMs = WAIT_MS }: RedisOptions = {}): OpenLocker =>
   async (context): Promise<Locker> => {
     const { Mutex } = context.peer<{ Mutex: new (client: Redis, name: string, options: object) => SemaphoreMutex }>(
       'redis-semaphore',
     )
     const redis = await connect(context, client)
     const retry = retryMs === undefined ? {} : { retryInterval: retryMs }
-    const options = { lockTimeout: ttlMs, acquireTimeout: WAIT_MS, refreshInterval: ttlMs / 3, ...retry }
+    const options = { lockTimeout: ttlMs, acquireTimeout: waitMs, refreshInterval: ttlMs / 3, ...retry }
     return {
       async acquire(name) {
         const mutex = new Mutex(redis, name, options)

@@ -1,12 +1,13 @@
 // What waiting costs while nothing is released: one process waits, another one holds.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Calls, Context, Figures, Library, Member, Scenario, Slice } from '../harness/types.js'
-import type { OpenLocker, Release } from '../libraries/locker.js'
+import type { OpenLocker } from '../libraries/locker.js'
 import { ownSeconds, secondsIn } from '../libraries/processor.js'
 import { leasehold, redisSemaphore } from '../libraries/redis.js'
 
 const WAITERS = 1_000
-const SETTLE_MS = 1_000
+/** Heartbeats of queue entries come once a second. */
+const HEARTBEAT_MS = 1_000
 const CLIENT = 'client'
 const SERVER = 'server'
 
@@ -15,22 +16,32 @@ const waiting =
   async (context: Context): Promise<Calls> => {
     const locker = await open(context)
     const nameOf = (i: number): string => `${context.prefix}:wanted:${i % names}`
-    let held: Release[] = []
-    let pending: Promise<unknown>[] = []
+    let held = false
+    let isWaiting = false
+    let failure: unknown
     return {
       async hold() {
-        held = await Promise.all(Array.from({ length: names }, (_, i) => locker.acquire(nameOf(i))))
+        if (!held) await Promise.all(Array.from({ length: names }, (_, i) => locker.acquire(nameOf(i))))
+        held = true
       },
-      async release() {
-        await Promise.all(held.map((release) => release()))
-      },
+      // From the first warm-up to the end of the process: begun anew for each slice, what is measured would be code that V8 has not
+      // compiled yet, and the garbage of a thousand acquisitions.
       wait() {
-        pending = Array.from({ length: WAITERS }, async (_, i) => (await locker.acquire(nameOf(i)))())
+        if (isWaiting) return
+        isWaiting = true
+        const granted = (): never => {
+          throw new Error('a waiter was granted what is held')
+        }
+        for (let i = 0; i < WAITERS; i++)
+          void locker
+            .acquire(nameOf(i))
+            .then(granted)
+            .catch((error: unknown) => (failure = error))
       },
-      async finish() {
-        await Promise.all(pending)
+      processor() {
+        if (failure !== undefined) throw failure
+        return ownSeconds()
       },
-      processor: ownSeconds,
     }
   }
 
@@ -43,12 +54,9 @@ async function drive(members: readonly Member[], { ms, servers: [server] }: Slic
   ]
   await holder.call('hold')
   await waiter.call('wait')
-  await sleep(SETTLE_MS)
   const before = await look()
-  await sleep(ms)
+  await sleep(Math.max(1, Math.round(ms / HEARTBEAT_MS)) * HEARTBEAT_MS)
   const after = await look()
-  const finished = waiter.call('finish')
-  await Promise.all([holder.call('release'), finished])
   const seconds = after[2] - before[2]
   return {
     [CLIENT]: ((after[0] - before[0]) / seconds) * 100,
@@ -56,14 +64,15 @@ async function drive(members: readonly Member[], { ms, servers: [server] }: Slic
   }
 }
 
-/** The holder keeps what it holds for longer than a slice without a heartbeat, so that only waiting is measured. */
-const LONG_TTL_MS = 600_000
+/** The holder keeps what it holds for longer than the scenario lasts without a heartbeat, and nobody gives up: only waiting is measured. */
+const FOREVER_MS = 3_600_000
+const PATIENT = { ttlMs: FOREVER_MS, waitMs: FOREVER_MS }
 
 function waitingFor(names: number): Scenario {
   const peer = (retryMs: number): Library => ({
     kind: 'peer',
     settings: `retry every ${retryMs} ms`,
-    open: waiting(redisSemaphore({ retryMs, ttlMs: LONG_TTL_MS }), names),
+    open: waiting(redisSemaphore({ retryMs, ...PATIENT }), names),
   })
   return {
     name: names === 1 ? 'redis-waiting-one-name' : 'redis-waiting',
@@ -76,13 +85,14 @@ function waitingFor(names: number): Scenario {
       { name: SERVER, unit: '% of a core', better: 'lower', absolute: true },
     ],
     seconds: 30,
+    ownServers: true,
     sliceMs: 6_000,
     minSliceMs: 4_000,
-    warmUpMs: 500,
+    // What waits does so for a while: half a minute of heartbeats is behind each library before it is measured.
+    warmUpMs: 15_000,
     libraries: {
-      leasehold: { kind: 'ours', open: waiting(leasehold({ ttlMs: LONG_TTL_MS }), names) },
-      // A thousand of its waiters for one name need minutes until each had its turn, and the next slice would wait for them.
-      ...(names === 1 ? {} : { 'redis-semaphore, tuned': peer(100) }),
+      leasehold: { kind: 'ours', open: waiting(leasehold(PATIENT), names) },
+      'redis-semaphore, tuned': peer(100),
     },
     drive,
   }
