@@ -153,10 +153,15 @@ local function prolongOwnGrant(key, claim, held)
 end
 
 local function enqueue(key, claim, held)
-  -- The index was lost after a hand-off of the fast path, which leaves the entry of its holder in the queue.
-  if not key.queued and held and held.foreign then leaveQueue(key, held.owner) end
   if call('ZADD', key.queueExpirations, whole(now + claim.queueMs), claim.owner) == 1 then
     local last = tonumber(call('ZRANGE', key.queue, -1, -1, 'WITHSCORES')[2]) or 0
+    -- The index was lost and forgot this queue. A hand-off of the fast path may have left the entry of its holder in it, and waiters
+    -- may have fallen silent: they are not ahead.
+    if last > 0 and not key.queued then
+      key.queued = true
+      if held then leaveQueue(key, held.owner or '') end
+      pruneQueue(key)
+    end
     call('ZADD', key.queue, whole(math.max(last + 1, micros)), claim.owner)
   end
   -- Written each time: after a reconnect the subscriber is another, and a grant sent to the old one would be lost.
