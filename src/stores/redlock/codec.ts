@@ -97,12 +97,15 @@ function all<T>(size: number, answer: T): T[] {
   return new Array<T>(size).fill(answer)
 }
 
+/** EARLIEST_MICROS: the year 2001, before the first server that could run the script. A smaller number is no time of a server. */
+const EARLIEST_MICROS = 1e15
+
 /** `token`: the guess that was sent. */
 export function decodeVotes(answer: unknown, size: number, token: number): VoteReply | Error {
   if (!Array.isArray(answer)) {
     const micros = Number(answer)
     // Such as the reply to another command: believed, it would count as a vote.
-    if (!(micros > 0)) return new Error('the server answered a vote with something else')
+    if (!(micros > EARLIEST_MICROS)) return new Error('the server answered a vote with something else')
     return { standing: 'votes', counter: token, micros, items: all<Voted>(size, 'raised') }
   }
   const standing = answer[0] as Standing

@@ -9,6 +9,6 @@ test('the time of a server is a vote for all, with the token that was sent', () 
   expect(decodeVotes('1700000000000000', 2, 7)).toEqual(reply)
 })
 
-test.each([null, undefined, 0, -1, '', 'QUEUED', 'OK', Number.NaN])('%o is no vote', (answer) => {
+test.each([null, undefined, 0, 1, -1, 250, '', 'QUEUED', 'OK', Number.NaN])('%o is no vote', (answer) => {
   expect(decodeVotes(answer, 1, 7)).toBeInstanceOf(Error)
 })
