@@ -17,6 +17,13 @@ export function deadlineOf(sentAt: number, ttlMs: number): number {
   return sentAt + ttlMs - driftOf(ttlMs)
 }
 
+/** A grant is used as it is if this share of its time is certain to be left; otherwise it is asked for again, or renewed soon. */
+const ENOUGH_LEFT = 0.5
+
+export function isEnoughLeft(sentAt: number, ttlMs: number, now: number): boolean {
+  return deadlineOf(sentAt, ttlMs) - now >= ttlMs * ENOUGH_LEFT
+}
+
 /** A grant came too late to be of any use. */
 export function isStale({ ttlMs }: Grant, sentAt: number, world: World): boolean {
   return deadlineOf(sentAt, ttlMs) <= world.now()

@@ -122,7 +122,7 @@ export class Engine
     }
     const since = this.world.now()
     if (!queue) this.#queues.set(request.key, (queue = new WaitQueue(this, request)))
-    const acquisition = new Acquisition(this, queue, request, claim, since)
+    const acquisition = new Acquisition(this, queue, request, since, claim)
     queue.enqueue(acquisition)
     if (answer?.granted === false) acquisition.beginRefused(answer, since)
     else queue.pump()

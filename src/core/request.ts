@@ -29,3 +29,11 @@ export interface AcquireRequest {
   /** Sees each refusal while waiting. True: that is enough, end the wait with `WaitEnded`. */
   onRefusal?: ((refusal: Refusal) => boolean) | undefined
 }
+
+/** Ends a wait that has become pointless (`AcquireRequest.onRefusal`). Never seen by callers. */
+export class WaitEnded extends Error {}
+
+/** Nobody else may hold the key beside it. Shared claims may ask side by side; an exclusive one only when it is first. */
+export function isExclusive({ weight, capacity }: AcquireRequest): boolean {
+  return weight === capacity
+}

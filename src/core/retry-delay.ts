@@ -1,4 +1,7 @@
 import type { Answer } from '../store.js'
+import type { World } from '../util/world.js'
+import { type AcquireRequest, isExclusive } from './request.js'
+import type { Alarm, Timers } from './timers.js'
 
 /**
  * How long a queue entry outlives its owner's silence: a dead waiter blocks the others for at most this long, and a live
@@ -22,40 +25,55 @@ const RECORD_POLL_MS = 3_000
 /** Never ask again without any pause, also when a dead holder's time is up. */
 const LEAST_MS = 2
 
+/** SAME_ALARM_MS: an alarm that differs by less is not set anew. More would delay the request behind a holder that died. */
+const SAME_ALARM_MS = 5
+
 /** What is known when an acquisition has been answered. */
 export interface RetryState {
   /** Its queue entry is kept in the store, and renewed by the queue heartbeat. */
   queued: boolean
-  /** A notification would arrive. */
-  armed: boolean
-  exclusive: boolean
-  /** A lease that is handed off lasts no longer than this: without a subscription the waiter must ask before that. */
-  ttlMs: number
-  /** It waits for what a holder leaves behind (`AcquireRequest.onRefusal`), and sees that only by asking. */
-  seeksRecord: boolean
-  /** How often it was refused, and how often in a row it was not answered at all. */
-  refusals: number
-  failures: number
-  random: () => number
+  /** `armed`: a notification would arrive. Asked for only if it matters: it may take up a subscription that was left a moment ago. */
+  queue: { readonly armed: boolean }
+  request: AcquireRequest
+  /** How often it was refused, how often in a row it was not answered at all, and when the request left that was refused last. */
+  log: { readonly refusals: number; readonly failures: number; readonly contactAt: number }
+  /** For how long the server was to keep the request open, if it was. */
+  blockMs: number | undefined
+  world: World
 }
 
 /** After this answer, how long to wait for a notification before asking again unasked. Infinity: the queue heartbeat suffices. */
 export function retryDelay(answer: Answer, state: RetryState): number {
-  const { queued, armed, exclusive, ttlMs, seeksRecord, refusals, failures, random } = state
-  if (answer.granted !== false) return backoff(failures, random)
+  const { queued, queue, request, log, blockMs, world } = state
+  const { random } = world
+  // It stood in the server's own queue until then, and keeps its place there only if it comes back at once.
+  if (answer.granted === false && blockMs && world.now() >= log.contactAt + blockMs * 0.9) return 1
+  const { armed } = queue
+  if (answer.granted !== false) return backoff(log.failures, random)
+  // It waits for what a holder leaves behind, and sees that only by asking.
+  const seeksRecord = request.onRefusal !== undefined
   const { blocker, ahead = 0 } = answer
   const first = ahead === 0
   let pause = LONGEST_PAUSE_MS
   if (queued) pause = seeksRecord ? RECORD_POLL_MS : Number.POSITIVE_INFINITY
-  if (!armed && (first || seeksRecord || !queued)) pause = Math.min(pause, backoff(refusals, random))
-  if (!armed && queued) pause = Math.min(pause, Math.min(ttlMs, QUEUE_MS) / 3)
+  if (!armed && (first || seeksRecord || !queued)) pause = Math.min(pause, backoff(log.refusals, random))
+  // A lease that is handed off lasts no longer than this.
+  if (!armed && queued) pause = Math.min(pause, Math.min(request.ttlMs, QUEUE_MS) / 3)
   if (blocker?.foreign && first) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + random() / 2))
   // A dead holder announces nothing, but it is known when its time is up. The request sent then lets in all who fit; the
   // first in the queue may be dead too, so a few of those who may hold the key together ask one after the other.
-  if (blocker?.ttlMs !== undefined && (first || (!exclusive && ahead <= FEW_AHEAD))) {
+  if (blocker?.ttlMs !== undefined && (first || (!isExclusive(request) && ahead <= FEW_AHEAD))) {
     pause = Math.min(pause, blocker.ttlMs + 1 + ahead * NEXT_IN_QUEUE_MS)
   }
   return Math.max(pause, LEAST_MS)
+}
+
+/** Sets the alarm for the next request, `ms` from now. */
+export function setRetryAlarm(alarm: Alarm, waits: Timers, now: number, ms: number): void {
+  const dueAt = now + ms
+  // The lease in its way ends when it was said to: with every heartbeat of a thousand waiters, most alarms stay as they are.
+  if (alarm.queue && Math.abs(alarm.dueAt - dueAt) < SAME_ALARM_MS) return
+  waits.set(alarm, dueAt, ms >= 900 ? 1_000 : 0, ms * 0.1)
 }
 
 /** Exponential with full jitter. */

@@ -43,6 +43,7 @@ export interface TenancyHost {
 }
 
 export interface TenancyQueue {
+  tenancy: Tenancy | undefined
   /** The lease is passed on no more: the next waiter has to ask the store. */
   tenancyEnded(): void
 }
@@ -109,4 +110,18 @@ export class Tenancy {
     this.#host.waits.clear(this.#alarm)
     this.#queue.tenancyEnded()
   }
+}
+
+/** Begins if the store reserved tokens with the grant, and `next`, which waits behind it, wants the same lease. */
+export function beginTenancy(
+  host: TenancyHost,
+  queue: TenancyQueue,
+  lease: Lease,
+  tokens: number | undefined,
+  next: AcquireRequest | undefined,
+): void {
+  if (!Number.isSafeInteger(tokens) || (tokens as number) < 2 || !next || !isSameLease(lease.request, next)) return
+  if (!lease.isOpen) return
+  queue.tenancy?.end()
+  queue.tenancy = new Tenancy(host, queue, lease, tokens as number)
 }

@@ -1,11 +1,10 @@
-import { WaitEnded } from './acquire.js'
 import { acquireChannel, holdChannel, isTraced } from './channels.js'
 import { type LockEvents, type LockFacts, type PublishedFacts, type RequestFacts, requestFacts } from './events.js'
 import type { Lease, LeaseHost } from './lease.js'
 import { factsOfLease, heldMsOf } from './lease-events.js'
 import { type Lock, leaseOf } from './lock.js'
 import type { LockLostError } from '../errors.js'
-import type { AcquireRequest } from './request.js'
+import { type AcquireRequest, WaitEnded } from './request.js'
 import type { CallFacts } from './timed-call.js'
 
 /** Of `leasehold:acquire`: the same object in every event of one acquisition. */

@@ -1,39 +1,22 @@
 import type { LeaseholdError } from '../errors.js'
 import type { Awaitable, Refusal, StoreEvent } from '../store.js'
 import { QueueSubscription, type QueueSubscriptionHost } from './queue-subscription.js'
-import type { AcquireRequest } from './request.js'
+import { type AcquireRequest, isExclusive } from './request.js'
 import type { Tenancy } from './tenancy.js'
+import type { Waiter } from './waiter.js'
+
+/**
+ * On stores without a queue, an acquisition in a process that has just released the key waits up to this long for the
+ * release to be announced, so that other waiters get a fair chance; if it can wait so much longer at all.
+ */
+const COURTESY_MS = 25
+const COURTEOUS_FROM_MS = 10 * COURTESY_MS
 
 /** At most this many acquisitions that may hold the key together send requests side by side; the rest wait here. */
 const ABREAST = 64
 
-/** An acquisition, as its wait queue sees it. */
-export interface Waiter {
-  readonly request: AcquireRequest
-  /** Made when it is first read: most waiters of a crowd are passed a lease and never ask. */
-  readonly owner: string
-  /** Neighbours in the queue. */
-  previous: Waiter | undefined
-  next: Waiter | undefined
-  /** Its turn has come: it has sent a request, or is about to. */
-  readonly begun: boolean
-  /** It was granted or has given up, and is about to leave. */
-  readonly settled: boolean
-  readonly granted: boolean
-  /** Shared claims may ask side by side; an exclusive one only when it is first. */
-  readonly exclusive: boolean
-  /** The server may keep its request open. */
-  readonly hasOpenRequest: boolean
-  /** `ordered`: it must not overtake, nor be overtaken by, what this instance asked for before. */
-  begin(ordered: boolean): void
-  hear(event: StoreEvent): void
-  /** Another one is behind it now. */
-  followed(): void
-  /** Ask the store again. */
-  notify(): void
-  /** Ask again if its last request failed a while ago: somebody has come behind it. */
-  retryForNewcomer(): void
-}
+/** An acquisition whose turn came so recently cannot have been answered yet. Longer would take an outage for a busy key. */
+const JUST_BEGUN_MS = 2
 
 /** What a wait queue needs from its instance. */
 export interface WaitQueueHost<W extends Waiter> extends QueueSubscriptionHost {
@@ -71,8 +54,8 @@ export class WaitQueue<W extends Waiter = Waiter> {
   tenancy: Tenancy | undefined = undefined
   #lastTenancy: { owner: string; endedAt: number } | undefined = undefined
   /** On a store that blocks: when an acquisition left that was granted, and one whose request the server may have kept open. */
-  grantedAt: number = Number.NEGATIVE_INFINITY
-  openRequestEndedAt: number = Number.NEGATIVE_INFINITY
+  #grantedAt: number = Number.NEGATIVE_INFINITY
+  #openRequestEndedAt: number = Number.NEGATIVE_INFINITY
 
   constructor(host: WaitQueueHost<W>, { key, onRefusal }: AcquireRequest) {
     this.#host = host
@@ -86,9 +69,9 @@ export class WaitQueue<W extends Waiter = Waiter> {
     return this.#subscription.armed
   }
 
-  /** This process released the key a moment ago, and waiters in other processes may not have been notified yet. */
-  get justReleased(): boolean {
-    return this.#subscription.expectsRelease
+  /** How long the first request should wait: this process released the key a moment ago, and others may not have been notified yet. */
+  courtesyMs({ waitMs }: AcquireRequest): number {
+    return this.#subscription.expectsRelease && waitMs >= COURTEOUS_FROM_MS ? COURTESY_MS : 0
   }
 
   get isEmpty(): boolean {
@@ -96,7 +79,7 @@ export class WaitQueue<W extends Waiter = Waiter> {
   }
 
   /** The server may keep a request of one of them open: the key is busy then, as far as anybody can tell. */
-  get hasOpenRequest(): boolean {
+  get #hasOpenRequest(): boolean {
     for (let each: Waiter | undefined = this.#first; each?.begun; each = each.next) if (each.hasOpenRequest) return true
     return false
   }
@@ -158,8 +141,8 @@ export class WaitQueue<W extends Waiter = Waiter> {
     else this.#last = previous
     acquisition.previous = acquisition.next = undefined
     if (this.#host.store.blocks) {
-      if (acquisition.granted) this.grantedAt = this.#host.world.now()
-      else if (acquisition.hasOpenRequest) this.openRequestEndedAt = this.#host.world.now()
+      if (acquisition.granted) this.#grantedAt = this.#host.world.now()
+      else if (acquisition.hasOpenRequest) this.#openRequestEndedAt = this.#host.world.now()
     }
     if (hasAsked) this.#forget(acquisition)
     if (acquisition.request.queueInStore) this.#queueInStore--
@@ -189,10 +172,10 @@ export class WaitQueue<W extends Waiter = Waiter> {
     let abreast = 0
     let toCome = this.#queueInStore
     for (let acquisition: Waiter | undefined = this.#first; acquisition; acquisition = acquisition.next) {
-      if (toCome === 0 && abreast > 0 && (acquisition.exclusive || abreast >= ABREAST)) return
+      if (toCome === 0 && abreast > 0 && (isExclusive(acquisition.request) || abreast >= ABREAST)) return
       if (!acquisition.begun) acquisition.begin(toCome > 0)
       if (acquisition.request.queueInStore) toCome--
-      if (toCome === 0 && acquisition.exclusive) return
+      if (toCome === 0 && isExclusive(acquisition.request)) return
       abreast++
     }
   }
@@ -204,8 +187,19 @@ export class WaitQueue<W extends Waiter = Waiter> {
     return head !== undefined && !head.begun && this.tenancy.suits(head.request)
   }
 
-  /** What a waiter that began at this time knows without an answer of the store: a lock of this process was in its way. */
-  busyHere(since: number): Refusal | undefined {
+  /** What a waiter knows at the end of its wait that has no refusal of its own. Undefined: nobody can tell that the key is busy. */
+  refusalFor({ begun }: Waiter, since: number): Refusal | undefined {
+    const known = this.latestRefusal ?? this.#busyHere(since)
+    if (known) return known
+    // One that never asked waited behind others of this process: if the server keeps their request open, the key is busy.
+    // One whose turn came a moment ago, because that request was given up, knows no more than it did behind it.
+    const wasInTurn = begun ? this.#host.world.now() - this.#openRequestEndedAt < JUST_BEGUN_MS : this.#hasOpenRequest
+    // And a lock that this process was granted meanwhile was in its way.
+    return wasInTurn || this.#grantedAt >= since ? { granted: false } : undefined
+  }
+
+  /** A lock of this process was in the way of a waiter that began at this time. */
+  #busyHere(since: number): Refusal | undefined {
     const last = this.#lastTenancy
     const owner = this.tenancy?.lease.owner ?? (last && since <= last.endedAt ? last.owner : undefined)
     return owner === undefined ? undefined : { granted: false, blocker: { owner } }

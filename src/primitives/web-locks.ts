@@ -105,15 +105,15 @@ export class WebLocks {
     const at = world.now()
     const { holders, waiters } = await this.#engine.read('query', (store) => store.inspect?.(key))
     const own = [...this.#engine.waiting()].filter(({ request }) => request.key === key)
-    const ownSince = new Map(own.map(({ owner, waitedMs }) => [owner, world.now() - waitedMs]))
+    const ownSince = new Map(own.map(({ owner, since }) => [owner, since]))
     const pending = waiters.map((view) => {
       const since = ownSince.get(view.owner) ?? at - (view.waitedMs ?? 0)
       return { ...this.#info(view), since }
     })
     const known = new Set([...holders, ...waiters].map((view) => view.owner))
-    for (const { request, owner, waitedMs } of own) {
+    for (const { request, owner, since } of own) {
       if (known.has(owner)) continue
-      pending.push({ ...this.#info({ key, owner, weight: request.weight }), since: world.now() - waitedMs })
+      pending.push({ ...this.#info({ key, owner, weight: request.weight }), since })
     }
     return { held: holders.map((view) => this.#held(view)), pending: inOrder(pending) }
   }

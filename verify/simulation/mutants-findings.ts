@@ -2,6 +2,7 @@ import type { Mutant } from './mutants.js'
 
 const LEASE = 'core/lease.ts'
 const ACQUIRE = 'core/acquire.ts'
+const ANSWER_LOG = 'core/answer-log.ts'
 
 /** Each finding of the review, brought back. */
 export const FINDINGS: readonly Mutant[] = [
@@ -14,10 +15,10 @@ export const FINDINGS: readonly Mutant[] = [
     edits: [
       {
         file: ACQUIRE,
-        find: `void this.#host.cleanup.release({ key: this.key, owner, token }, ttlMs)
+        find: `void cleanup.release({ key: this.key, owner, token }, ttlMs)
       this.#useFreshOwner()
 `,
-        replace: `void this.#host.cleanup.release({ key: this.key, owner }, ttlMs)
+        replace: `void cleanup.release({ key: this.key, owner }, ttlMs)
 `,
       },
     ],
@@ -30,9 +31,9 @@ export const FINDINGS: readonly Mutant[] = [
     rules: ['capacity'],
     edits: [
       {
-        file: ACQUIRE,
+        file: ANSWER_LOG,
         find: 'const isNewer = this.#newest !== undefined && token > this.#newest',
-        replace: 'const isNewer = token > (this.#refusal?.blocker?.token ?? token)',
+        replace: 'const isNewer = token > (this.refusal?.blocker?.token ?? token)',
       },
     ],
   },
@@ -118,7 +119,7 @@ export const FINDINGS: readonly Mutant[] = [
     rules: ['runs again', 'two results'],
     edits: [
       {
-        file: ACQUIRE,
+        file: 'core/late-answer.ts',
         find: 'if (lease?.staysInStore) return undefined',
         replace: '',
       },
@@ -147,9 +148,9 @@ export const FINDINGS: readonly Mutant[] = [
     edits: [
       {
         file: ACQUIRE,
-        find: `if (this.#calledBack) {
+        find: `if (this.#asks.calledBack) {
       // The release`,
-        replace: `if (this.#calledBack && this.settled) {
+        replace: `if (this.#asks.calledBack && this.settled) {
       // The release`,
       },
     ],
@@ -161,9 +162,9 @@ export const FINDINGS: readonly Mutant[] = [
     rules: ['lost in calm weather'],
     edits: [
       {
-        file: ACQUIRE,
-        find: 'const enough = this.#remaining(ttlMs, this.#contactAt) >= ttlMs * ENOUGH_LEFT',
-        replace: 'const enough = this.#remaining(ttlMs, this.#contactAt) > 0',
+        file: ANSWER_LOG,
+        find: 'const enough = isEnoughLeft(this.contactAt, ttlMs, world.now())',
+        replace: 'const enough = deadlineOf(this.contactAt, ttlMs) > world.now()',
       },
       {
         file: 'core/renewal-times.ts',
@@ -179,10 +180,9 @@ export const FINDINGS: readonly Mutant[] = [
     rules: ['busy reported as outage'],
     edits: [
       {
-        file: ACQUIRE,
-        find: 'const known = this.#refusal ?? this.#queue.latestRefusal ?? this.#queue.busyHere(this.#since)',
-        replace:
-          "const known = this.#state === 'queued' ? { granted: false as const, blocker: undefined } : this.#refusal",
+        file: 'core/wait-queue.ts',
+        find: 'const known = this.latestRefusal ?? this.#busyHere(since)',
+        replace: 'const known = begun ? undefined : { granted: false as const, blocker: undefined }',
       },
     ],
   },

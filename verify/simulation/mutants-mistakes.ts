@@ -53,7 +53,7 @@ export const MISTAKES: readonly Mutant[] = [
     edits: [
       {
         file: ACQUIRE,
-        find: `    this.#stopListening?.()
+        find: `    this.stopListening?.()
 `,
         replace: '',
       },

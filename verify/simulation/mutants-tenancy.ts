@@ -98,8 +98,8 @@ export const TENANCY_MUTANTS: readonly Mutant[] = [
     edits: [
       {
         file: 'core/acquire.ts',
-        find: 'const lease = this.#lock && leaseOf(this.#lock).latest',
-        replace: 'const lease = this.#lock && leaseOf(this.#lock)',
+        find: 'return this.#lock && leaseOf(this.#lock).latest',
+        replace: 'return this.#lock && leaseOf(this.#lock)',
       },
     ],
   },
