@@ -1,5 +1,6 @@
 // etcd: three real nodes whose leader is killed, frozen and cut off, all restarted, history compacted; and no quorum at all
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -18,11 +19,14 @@ import type { Proving } from './proving.js'
 
 const WORKERS = 6
 const TTL_MS = 4_000
+/** Names that two processes keep, and for how long each lock lasts: longer than a check has room for, and than an election. */
+const KEPT = 700
+const KEPT_TTL_MS = 8_000
 /** LONGEST_GAP_MS: a frozen leader, an election, and calls that had to find another endpoint. */
 const LONGEST_GAP_MS = 20_000
 
-const PARTS = ['chaos', 'quorum', 'oracle', 'primitives'] as const
-const RUNS: Record<(typeof PARTS)[number], (p: Proving) => Promise<void>> = { chaos, quorum, oracle, primitives }
+const PARTS = ['chaos', 'held', 'quorum', 'oracle', 'primitives'] as const
+const RUNS: Record<(typeof PARTS)[number], (p: Proving) => Promise<void>> = { chaos, held, quorum, oracle, primitives }
 
 export default async function prove(p: Proving): Promise<void> {
   for (const part of p.parts(PARTS)) await RUNS[part](p)
@@ -102,9 +106,60 @@ async function chaos(p: Proving): Promise<void> {
   rmSync(dir, { recursive: true, force: true })
 }
 
-function startWorker(log: string, url: string, broken: string[]): ChildProcess {
-  const file = program(new URL('etcd/worker.ts', import.meta.url))
-  const child = spawn(process.execPath, [file, log, String(TTL_MS), url], { stdio: ['ignore', 'ignore', 'pipe'] })
+/** Two processes that hold hundreds of locks by heartbeats, through the same disturbances. */
+async function held(p: Proving): Promise<void> {
+  const random = randomFrom(p.seed)
+  const cluster = await startEtcd({ nodes: 3, network: true })
+  const dir = mkdtempSync(join(tmpdir(), 'leasehold-etcd-'))
+  const log = join(dir, 'history.jsonl')
+  writeFileSync(log, '')
+  const broken: string[] = []
+  const keepers = [1, 2].map(() =>
+    startProgram('keeper', [log, String(KEPT_TTL_MS), cluster.url, String(KEPT)], broken),
+  )
+  await until(60_000, () => readHistory(log).length > 0)
+  const deeds: Record<string, number> = {}
+  const deadline = performance.now() + p.seconds * 1_000
+  for (let turn = 0; performance.now() < deadline; turn++) {
+    const deed = Object.keys(DISTURBANCES)[turn % 5] as string
+    // One that could not be done, such as without a leader, is not counted.
+    const isDone = await DISTURBANCES[deed]?.(cluster, random).then(
+      () => true,
+      () => false,
+    )
+    if (isDone) deeds[deed] = (deeds[deed] ?? 0) + 1
+    await sleep(1_000 + random() * 3_000)
+  }
+  cluster.healNetwork()
+  await cluster.thaw()
+  await sleep(2 * KEPT_TTL_MS)
+  const ended = keepers.map((keeper) => once(keeper, 'exit'))
+  for (const keeper of keepers) keeper.kill('SIGTERM')
+  await Promise.all(ended)
+  await cluster.stop()
+  const history = readHistory(log)
+  rmSync(dir, { recursive: true, force: true })
+  const renewed = history.filter(({ grantedAt, until: last }) => last - grantedAt > KEPT_TTL_MS).length
+  const did = Object.entries(deeds).map(([deed, times]) => `${times} ${deed}`)
+  p.say(`${history.length} locks, ${renewed} of them held for longer than their ttl; ${did.join(', ')}`)
+  const complaints = broken.filter((each) => !each.startsWith('exit 0'))
+  p.check('keepers end only when they are told to', complaints.length === 0, complaints[0])
+  p.check('locks outlive their ttl by heartbeats', renewed >= KEPT / 2, `${renewed} of ${history.length}`)
+  const { duplicates, inversions, overlaps } = judge(history)
+  p.check(
+    'held: no token twice or inverted',
+    duplicates.length + inversions.length === 0,
+    duplicates[0] ?? inversions[0],
+  )
+  p.check('held: no process believes in a lock beside another', overlaps.length === 0, overlaps[0])
+}
+
+const startWorker = (log: string, url: string, broken: string[]): ChildProcess =>
+  startProgram('worker', [log, String(TTL_MS), url], broken)
+
+function startProgram(name: 'worker' | 'keeper', args: string[], broken: string[]): ChildProcess {
+  const file = program(new URL(`etcd/${name}.ts`, import.meta.url))
+  const child = spawn(process.execPath, [file, ...args], { stdio: ['ignore', 'ignore', 'pipe'] })
   let complaint = ''
   child.stderr?.on('data', (text: Buffer) => (complaint += text))
   child.on('exit', (code) => code !== null && broken.push(`exit ${code}: ${complaint.trim().slice(-500)}`))
