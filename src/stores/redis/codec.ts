@@ -14,8 +14,6 @@ import {
   type Limit,
   type LimitState,
   type Released,
-  type Renewal,
-  type Renewed,
   type TakeAnswer,
   type TakeRequest,
   type WaiterView,
@@ -96,7 +94,7 @@ export class AcquireHeader {
 }
 
 /** A lone answer is not in a list: the usual case spares the client a nested reply. */
-function answersOf(reply: RedisReply, count: number): RedisReply[] {
+export function answersOf(reply: RedisReply, count: number): RedisReply[] {
   return count === 1 ? [reply] : (reply as RedisReply[])
 }
 
@@ -104,14 +102,14 @@ function answersOf(reply: RedisReply, count: number): RedisReply[] {
 const isForAll = (reply: RedisReply, count: number): boolean => count > 1 && !Array.isArray(reply)
 
 /** The same for those that say yes to all. Anything else is no answer. */
-function isYesForAll(reply: RedisReply, count: number): boolean {
+export function isYesForAll(reply: RedisReply, count: number): boolean {
   if (!isForAll(reply, count)) return false
   if (Number(reply) === 1) return true
   throw new StoreUnavailableError(`redis answered ${count} requests with what is no answer`)
 }
 
 /** `!` and the error, for an item that failed by itself. */
-function failureOf(reply: RedisReply): Error | undefined {
+export function failureOf(reply: RedisReply): Error | undefined {
   if (typeof reply === 'number' || Array.isArray(reply)) return undefined
   const said = text(reply)
   return said.startsWith('!') ? unavailable(new Error(said.slice(1))) : undefined
@@ -171,7 +169,7 @@ function answerOf(reply: RedisReply, claim: Claim, heard: (micros: number) => vo
 }
 
 /** As the index has it. */
-function entryOf(owner: string, token: bigint | undefined): string {
+export function entryOf(owner: string, token: bigint | undefined): string {
   return token === undefined ? `:${owner}` : `${token}:${owner}`
 }
 
@@ -180,67 +178,6 @@ export function termsOfReleases(leases: readonly LeaseId[]): string[] {
   const args: string[] = []
   for (const { owner, token } of leases) args.push(entryOf(owner, token))
   return args
-}
-
-/** The arguments of renew.lua, which says how. Most leases of a heartbeat want the same ttl: that is said once. */
-export function termsOfRenewals(renewals: readonly Renewal[]): string[] {
-  const ttl = wholeMs((renewals[0] as Renewal).ttlMs)
-  let uniform = true
-  for (let i = 0; uniform && i < renewals.length; i++) {
-    const { ttlMs, value, queued } = renewals[i] as Renewal
-    uniform = !queued && value === undefined && wholeMs(ttlMs) === ttl
-  }
-  const args = [uniform ? String(ttl) : '']
-  for (const { owner, token, ttlMs, value, queued } of renewals) {
-    args.push(entryOf(owner, token))
-    if (!uniform) args.push(String(wholeMs(ttlMs)), queued ? '?' : value === undefined ? '' : `=${value}`)
-  }
-  return args
-}
-
-/** The answers of renew.lua to these renewals. */
-export function answersToRenewals(
-  reply: RedisReply,
-  renewals: readonly Renewal[],
-  heard: (micros: number) => void,
-): Renewed[] {
-  const { length } = renewals
-  const all = isYesForAll(reply, length)
-  const replies = all ? [] : answersOf(reply, length)
-  const newest = replies.length > length ? BigInt(text(replies[length])) : undefined
-  if (newest !== undefined) heard(Number(text(replies[length + 1])))
-  // Nearly all leases of a heartbeat have one ttl, and so one answer.
-  let ours: Extract<Renewed, { outcome: 'ours' }> = { outcome: 'ours', ttlMs: 0 }
-  return renewals.map(({ ttlMs }, i) => {
-    const answer = all ? 1 : replies[i]
-    if (answer !== 1) return firstOf(answer, newest) ?? renewedOf(answer, wholeMs(ttlMs), heard)
-    const whole = wholeMs(ttlMs)
-    if (ours.ttlMs !== whole) ours = { outcome: 'ours', ttlMs: whole }
-    return ours
-  })
-}
-
-/** `w` and when the lease in its way ends, for a queue entry that is the first. */
-function firstOf(reply: RedisReply, newest: bigint | undefined): Renewed | undefined {
-  if (newest === undefined || typeof reply === 'number' || Array.isArray(reply)) return undefined
-  const said = text(reply)
-  if (!said.startsWith('w')) return undefined
-  const ms = Number(said.slice(1))
-  return { outcome: 'waiting', newest, ahead: 0, blockedMs: ms < 0 ? undefined : ms }
-}
-
-function renewedOf(reply: RedisReply, ttlMs: number, heard: (micros: number) => void): Renewed {
-  if (Array.isArray(reply)) {
-    const [kind, token, now, ms] = reply as RedisReply[]
-    heard(Number(now))
-    if (Number(kind) === 2) return { outcome: 'granted', token: BigInt(text(token)), ttlMs: Math.max(Number(ms), 0) }
-    const waiting = { outcome: 'waiting', newest: BigInt(text(token)) } as const
-    if (reply.length === 3) return { ...waiting, ahead: 1 }
-    return ms === null || Number(ms) < 0 ? { ...waiting, ahead: 0 } : { ...waiting, ahead: 0, blockedMs: Number(ms) }
-  }
-  const error = failureOf(reply)
-  if (error) return { outcome: 'unknown', error }
-  return Number(reply) === 1 ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
 }
 
 /** The answers of release.lua to so many leases. */

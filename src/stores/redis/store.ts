@@ -23,11 +23,9 @@ import { realWorld } from '../../util/world.js'
 import type { Adapter, RedisReply } from '../../clients/redis/adapter.js'
 import {
   answersToReleases,
-  answersToRenewals,
   answersToTakes,
   metersOf,
   termsOfReleases,
-  termsOfRenewals,
   termsOfTakes,
   undecided,
   unknown,
@@ -38,6 +36,7 @@ import { Keys } from './keys.js'
 import { Readiness } from './readiness.js'
 import { MasterWatch, Replication } from './replication.js'
 import { AcquireCalls } from './acquire.js'
+import { answersToRenewals, formOf, termsOfRenewals } from './renewals.js'
 import {
   type IndexedCall,
   type RedisScripts,
@@ -168,8 +167,9 @@ export class RedisStore implements Store {
       const sentAt = realWorld.now()
       this.#readiness.announce(index, longestOf(items), sentAt)
       const heard = (micros: number): void => this.#readiness.clockOf(index).heard(micros, sentAt)
-      return this.#transport.ask(this.#scripts.renew, this.#declared(call), termsOfRenewals(items), (reply) => {
-        const answers = answersToRenewals(reply, items, heard)
+      const form = formOf(items)
+      return this.#transport.ask(this.#scripts.renew, this.#declared(call), termsOfRenewals(items, form), (reply) => {
+        const answers = answersToRenewals(reply, items, form, heard)
         return this.#replication?.confirmHandOffs(items, answers, index) ?? answers
       })
     }

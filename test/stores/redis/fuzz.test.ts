@@ -136,6 +136,8 @@ class Run {
   readonly #tokens = new Map<string, bigint>()
   /** The last token of an exclusive grant of each key. */
   readonly #newest = new Map<string, bigint>()
+  /** Who was told to wait, as `key owner`, the last ones behind. */
+  readonly #waiting = new Set<string>()
   /** When an index was lost. */
   #lostAt = 0
   /** Never goes back, also from one run to the next: the stores remember how far ahead of them their servers are. */
@@ -221,6 +223,7 @@ class Run {
     else if (dice < 0.66) await this.#release()
     else if (dice < 0.8) await this.#renew()
     else if (dice < 0.86) await this.#pass(this.#pick([0.3, 0.7, 2, 16]) * UNIT_MS)
+    else if (dice < 0.87) await this.#heartbeats()
     else if (dice < 0.88) await this.#revoke()
     else if (dice < 0.9) await this.#interfere()
     else if (dice < 0.95) await this.#take()
@@ -256,7 +259,12 @@ class Run {
     )
     for (const [i, answer] of answers.entries()) {
       if (answer.granted === 'unknown') throw this.#fail(`undecided: ${String(answer.error)}`)
-      if (answer.granted) this.#granted(claims[i] as Claim, answer.token)
+      const claim = claims[i] as Claim
+      if (answer.granted) this.#granted(claim, answer.token)
+      else if (claim.queueMs) {
+        this.#waiting.delete(`${claim.key} ${claim.owner}`)
+        this.#waiting.add(`${claim.key} ${claim.owner}`)
+      }
     }
   }
 
@@ -281,17 +289,21 @@ class Run {
   }
 
   async #renew(): Promise<void> {
-    const [calm, sameMs] = [this.#chance(0.5), (this.#chance(0.3) ? 1 : 20) * UNIT_MS]
+    const [calm, sameMs] = [this.#chance(0.6), (this.#chance(0.3) ? 1 : 20) * UNIT_MS]
     // Never both in one call: an entry behind a lease that the same call renews would be told another time.
     const queued = this.#chance(0.5)
     const renewals = this.#some(12, (): Renewal => {
       const { key, owner, token } = this.#lease()
       // As a heartbeat: all of them want the same.
-      if (calm) return { key, owner, ttlMs: sameMs, token }
+      if (calm) return queued ? { key, owner, ttlMs: sameMs, queued } : { key, owner, ttlMs: sameMs, token }
       const ttlMs = (this.#chance(0.3) ? 1 : 20) * UNIT_MS
       if (queued) return { key, owner, ttlMs, queued: true }
       return { key, owner, ttlMs, token, ...(this.#chance(0.2) ? { value: `"r${this.log.length}"` } : {}) }
     })
+    await this.#renewAll(renewals)
+  }
+
+  async #renewAll(renewals: readonly Renewal[]): Promise<void> {
     const answers = await this.#both(
       `renew ${show(renewals)}`,
       ({ store }) => store.renew(renewals),
@@ -302,6 +314,21 @@ class Run {
       const { key, owner } = renewals[i] as Renewal
       if (answer.outcome === 'granted')
         this.#granted({ key, owner, weight: owner.startsWith('r') ? 1 : ALL }, answer.token)
+    }
+  }
+
+  /** Several in a row, so that queues grow old while somebody waits. Most entries are renewed in time. */
+  async #heartbeats(): Promise<void> {
+    const leases = [...this.#tokens].slice(-8).map(([lease, token]) => ({ ...identityOf(lease), token }))
+    const entries = [...this.#waiting].slice(-8).map(identityOf)
+    for (let i = 0; i < 5; i++) {
+      await this.#pass(this.#pick([0.3, 0.7, 7, 16]) * UNIT_MS)
+      const kept = leases.filter(() => this.#chance(0.9)).map((lease) => ({ ...lease, ttlMs: 20 * UNIT_MS }))
+      const queued = entries
+        .filter(() => this.#chance(0.9))
+        .map((one) => ({ ...one, ttlMs: 15 * UNIT_MS, queued: true }))
+      if (kept.length > 0) await this.#renewAll(kept)
+      if (queued.length > 0) await this.#renewAll(queued)
     }
   }
 
@@ -368,6 +395,11 @@ class Run {
         if (token !== undefined) this.#granted({ key, owner, weight }, token)
     }
   }
+}
+
+function identityOf(lease: string): { key: string; owner: string } {
+  const [key, owner] = lease.split(' ') as [string, string]
+  return { key, owner }
 }
 
 function about(ms: number | undefined): number | undefined {

@@ -377,7 +377,8 @@ local function writeState(key)
     local holder, odd
     if ttl and not key.hasMetadata then holder, odd = content(key.plain) end
     state = 'q' .. metadata .. till
-    if holder and not odd and string.sub(holder, 1, #SHARED) ~= SHARED then
+    -- Not from a foreign holder: its release is none of ours, and nobody knows when it comes.
+    if holder and not odd and key.entry and string.match(key.entry, '^%d+:(.*)$') == holder and string.sub(holder, 1, #SHARED) ~= SHARED then
       local waits = string.format('%013.0f', call('ZSCORE', key.queueExpirations, first) or 0)
       state = 's' .. metadata .. till .. waits .. whole(math.min(ttl, queueMs)) .. (reserve == 't' and '+ ' or ' ') .. addressOf(key, subscriber) ..
         '\0' .. holder .. '\0' .. first .. '\0' .. key.plain

@@ -1,28 +1,34 @@
--- renew.lua   KEYS index, then per lease: plain (then all side keys, or none)
--- ARGV ttlMs, then per lease: token:owner (all want this ttl and nothing else); or '', then per lease: token:owner ttlMs what
+-- renew.lua   KEYS index, then per item: plain (then all side keys, or none)
+-- ARGV ttlMs, then per lease: token:owner (all want this ttl and nothing else); or ?ttlMs, then per queue entry: owner (the same
+-- for queue entries); or '', then per item: token:owner ttlMs what
 -- token: '' if it is not known      what: '' | =value to be kept from now on | ? keep the queue entry instead of a grant
 -- → per lease: 1 ours | 0 gone | '!error'; of a queue entry: [1, newest, now] waiting | [1, newest, now, blockedMs] waiting as
--- the first (blockedMs: 0, it would be granted now; false, nobody knows) | 'w' blockedMs, the same, with newest and now behind
--- the answers of all | [2, token, now, ttlMs] granted | 0 gone | '!error'
+-- the first (blockedMs: 0, it would be granted now; false, nobody knows) | [2, token, now, ttlMs] granted | 0 gone | '!error'
 -- (a lone answer is not in a list; 1 for several leases: all are ours)
-local uniform = ARGV[1] ~= ''
+-- → for ?ttlMs: always a list, in it -2 for an entry that is gone, and blockedMs itself for the first (-1: nobody knows); newest and
+-- now behind the answers of all
+local form = string.sub(ARGV[1], 1, 1)
+local uniform, entries = form ~= '', form == '?'
 local width = uniform and 1 or 3
 local count = (#ARGV - 1) / width
-if count < 1 or count % 1 ~= 0 or #KEYS < count + 1 or not string.find(ARGV[2], ':', 1, true) then
+if count < 1 or count % 1 ~= 0 or #KEYS < count + 1 or not (entries or string.find(ARGV[2], ':', 1, true)) then
   return redis.error_reply('ERR leasehold: renew was called with ' .. #KEYS .. ' keys and ' .. #ARGV .. ' arguments')
 end
+local commonTtl = uniform and string.sub(ARGV[1], entries and 2 or 1)
 
 local FAST = true
 local unpack = unpack or table.unpack
 local answers, left = {}, count
 
--- What all plain keys hold, and of each of them what the index says: known[1] the last token, known[2 * i] the entry of the i-th
--- and known[2 * i + 1] its state. Nothing if that cannot be told for all of them, or the index was lost.
-local function readAll()
+-- What all plain keys hold, and of each of them what the index says: known[1] the last token, known[i + 1] the state of the i-th and,
+-- with their entries, known[2 * i + 1] its state and known[2 * i] its entry. Nothing if that cannot be told for all of them, or the
+-- index was lost.
+local function readAll(withEntries)
   local plains, fields = {}, { '' }
   for i = 1, count do
     local plain = KEYS[i + 1]
-    plains[i], fields[2 * i], fields[2 * i + 1] = plain, plain, plain .. '\0'
+    plains[i] = plain
+    if withEntries then fields[2 * i], fields[2 * i + 1] = plain, plain .. '\0' else fields[i + 1] = plain .. '\0' end
   end
   local held, known = redis.pcall('MGET', unpack(plains)), redis.pcall('HMGET', KEYS[1], unpack(fields))
   if known[1] and not held.err then return held, known end
@@ -31,9 +37,9 @@ end
 -- FAST PATH of grants: exclusive leases that nobody waits for, without metadata, of less than three hours. One command for each,
 -- and three for all. GT never shortens. It does nothing for a key without an expiry, which the slow path corrects, and fails
 -- before Redis 7.
-if FAST and (uniform or ARGV[4] ~= '?') then
-  local try, held, known = redis.pcall, readAll()
-  local ttl, what = ARGV[1], ''
+if FAST and not entries then
+  local try, held, known = redis.pcall, readAll(true)
+  local ttl, what = commonTtl, ''
   for i = 1, held and count or 0 do
     local at = width * i - width + 2
     local entry = ARGV[at]
@@ -151,55 +157,72 @@ local function renewQueued(plain, owner, ttl)
   return { 2, held.token, whole(micros), call('PTTL', plain) }
 end
 
+-- Prolongs a queue that would soon expire, if the successor is alone in it. Of others, some may have fallen silent: the slow path drops
+-- their entries.
+local function prolongLoneQueue(plain, name, ttl)
+  if redis.pcall('ZCARD', name) ~= 1 then return false end
+  local base = baseOf(plain)
+  for _, each in ipairs({ base .. 'queue', name, base .. 'waiters' }) do
+    if redis.pcall('PEXPIRE', each, whole(ttl * 10)) ~= 1 then return false end
+  end
+  return true
+end
+
 -- FAST PATH of queue entries: the waiter that is cached as the successor of the present holder (state s: see `writeState`). Two
--- commands for each, and three for all. Where the queue itself would soon expire, the slow path prolongs it, and drops the
--- entries of other waiters that have fallen silent.
+-- commands for each, and three for all. Times of thirteen digits compare as text.
 local function renewSuccessors()
-  local held, known = readAll()
-  local states, size, ttl, ending, soon = {}, 0, '', '', ''
-  local present = string.format('%013.0f', now)
-  for i = 1, held and count or 0 do
-    local holder, entry, state = held[i], known[2 * i], known[2 * i + 1]
-    if ARGV[3 * i] ~= ttl then
-      ttl = ARGV[3 * i]
-      ending, soon = string.format('%013.0f', now + ttl), string.format('%013.0f', now + ttl / 2)
-    end
-    local simple = ARGV[3 * i + 1] == '?' and holder and entry and state and string.sub(state, 1, 1) == 's'
-    if simple and string.sub(entry, string.find(entry, ':', 1, true) + 1) == holder then
-      local plain, owner = KEYS[i + 1], string.sub(ARGV[3 * i - 1], 2)
-      local waits = string.sub(state, 16, 28)
-      if string.sub(state, (string.find(state, '\0', 29, true))) == '\0' .. holder .. '\0' .. owner .. '\0' .. plain
-        and waits > present and string.sub(state, 3, 15) - now >= ttl * 1.5
-        and redis.pcall('ZADD', baseOf(plain) .. 'queue-expirations', 'XX', 'GT', 'CH', ending, owner) == 1 then
-        answers[i] = 'w' .. call('PTTL', plain)
-        if waits < soon then
-          states[size + 1] = plain .. '\0'
-          states[size + 2] = string.sub(state, 1, 15) .. ending .. string.sub(state, 29)
-          size = size + 2
+  local held, known = readAll(false)
+  if not held then return end
+  newest = tonumber(known[1])
+  local find, sub, byte, try = string.find, string.sub, string.byte, redis.pcall
+  local states, size, ttl = {}, 0, tonumber(commonTtl)
+  local function at(ms) return string.format('%013.0f', ms) end
+  local present, soon, ending, long, longest = at(now), at(now + ttl / 2), at(now + ttl), at(now + ttl * 1.5), at(now + ttl * 10)
+  local before, behind = lead .. 'leasehold:1:{', '}:queue-expirations'
+  for i = 1, count do
+    local holder, state = held[i], known[i + 1]
+    -- 115: s
+    if holder and state and byte(state) == 115 then
+      local plain, owner = KEYS[i + 1], ARGV[i + 1]
+      local till, waits = sub(state, 3, 15), sub(state, 16, 28)
+      local cached = '\0' .. holder .. '\0' .. owner .. '\0' .. plain
+      if waits > present and find(state, cached, #state - #cached + 1, true) then
+        local name = (cluster or find(plain, '{', 1, true)) and baseOf(plain) .. 'queue-expirations' or before .. plain .. behind
+        if till < long then till = prolongLoneQueue(plain, name, ttl) and longest end
+        if till and try('ZADD', name, 'XX', 'GT', 'CH', ending, owner) == 1 then
+          answers[i] = call('PTTL', plain)
+          if waits < soon or till == longest then
+            states[size + 1] = plain .. '\0'
+            states[size + 2] = sub(state, 1, 2) .. till .. ending .. sub(state, 29)
+            size = size + 2
+          end
         end
       end
     end
   end
   if size > 0 then call('HSET', index, unpack(states)) end
-  if held then answers[count + 1], answers[count + 2] = known[1], whole(micros) end
 end
 
 local function renew(i)
   local at = width * i - width + 2
+  if entries then
+    local answer = renewQueued(KEYS[i + 1], ARGV[at], tonumber(commonTtl))
+    return answer == 0 and -2 or answer
+  end
   local plain, token, owner = KEYS[i + 1], string.match(ARGV[at], '^(%d*):(.*)$')
-  local ttl, what = tonumber(uniform and ARGV[1] or ARGV[at + 1]), uniform and '' or ARGV[at + 2]
+  local ttl, what = tonumber(commonTtl or ARGV[at + 1]), uniform and '' or ARGV[at + 2]
   if what == '?' then return renewQueued(plain, owner, ttl) end
   return renewGrant(plain, owner, token, ttl, what ~= '' and string.sub(what, 2))
 end
 
-if FAST and count > 1 and ARGV[4] == '?' then renewSuccessors() end
+if FAST and entries then renewSuccessors() end
 local longest = DAY
 for i = 1, count do
   if not answers[i] then
     local ok, answer = pcall(renew, i)
     answers[i] = ok and answer or failure(answer)
   end
-  longest = math.max(longest, tonumber(uniform and ARGV[1] or ARGV[3 * i]))
+  longest = math.max(longest, tonumber(commonTtl or ARGV[3 * i]))
 end
 for _, key in pairs(queues) do
   if key.stale then pcall(writeState, key) end
@@ -208,5 +231,9 @@ end
 local remaining = redis.pcall('PTTL', index)
 if type(remaining) == 'number' and remaining >= 0 and remaining < longest + HOUR then
   redis.pcall('PEXPIRE', index, whole(longest + 4 * HOUR))
+end
+if entries then
+  answers[count + 1], answers[count + 2] = whole(newest), whole(micros)
+  return answers
 end
 return count == 1 and answers[1] or answers
