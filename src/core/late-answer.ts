@@ -40,6 +40,8 @@ export function cleanUpAfter(
   if (answer.granted === true) {
     const { owner, token, ttlMs } = answer
     if (lease && lease.owner === owner && lease.token === token) return undefined
+    // An owner that was given to us may have been granted the same lease again by another attempt, whose answer may be on its way.
+    if (request.owner !== undefined) return undefined
     return cleanup.release({ key: request.key, owner, token }, ttlMs)
   }
   if (answer.granted === false && !store.features.queue) return undefined

@@ -1,0 +1,27 @@
+/** Acquisitions whose owner is given: it may hold already, by an attempt before. */
+import { expect, test } from 'vitest'
+import { Engine } from '../../src/core/engine.js'
+import { Defaults } from '../../src/core/options.js'
+import { StoreUnavailableError } from '../../src/errors.js'
+import { RemoteMemory } from './remote-memory.js'
+
+test('the late answer to an attempt that failed does not release what its owner was granted again by the next attempt', async () => {
+  const remote = new RemoteMemory()
+  const engine = new Engine(remote.store, remote.world)
+  const request = {
+    ...new Defaults(remote.store, {}).buildRequest('lock', 'x', { wait: '1s' }),
+    owner: engine.identity.next(),
+  }
+  // Granted at once, and answered when the second attempt has been granted the same lease.
+  remote.fate = (method, n) => (method === 'acquire' && n === 1 ? { replyMs: 5_000 } : undefined)
+  const first = engine.acquire(request).catch((error: unknown) => error)
+  await remote.pass(3_000)
+  expect(await first).toBeInstanceOf(StoreUnavailableError)
+  const second = engine.tryAcquire(request)
+  await remote.pass(10)
+  const lock = await second
+  expect(lock?.isHeld).toBe(true)
+  await remote.pass(5_000)
+  expect(remote.real.holders('lock:x').map(({ owner }) => owner)).toEqual([lock?.holder])
+  expect(lock?.isHeld).toBe(true)
+})
