@@ -1,4 +1,4 @@
-import { readdirSync } from 'node:fs'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { defineConfig } from 'tsdown'
 import { embed } from './scripts/embed.mjs'
 
@@ -15,6 +15,18 @@ const files = [
 const entriesOf = (names: string[]): Record<string, string> =>
   Object.fromEntries(names.map((name) => [name, `src/${name}.ts`]))
 
+/**
+ * Indentation is a twentieth of the code, which the package holds twice. Lines stay, and so do the line numbers of stack traces. No source
+ * has tabs, so that none of them is part of a text.
+ */
+function removeIndentation(folder: string): void {
+  for (const file of readdirSync(folder, { recursive: true, encoding: 'utf8' })) {
+    if (!/\.c?js$/.test(file)) continue
+    const path = `${folder}/${file}`
+    writeFileSync(path, readFileSync(path, 'utf8').replaceAll(/^\t+/gm, ''))
+  }
+}
+
 export default defineConfig({
   entry: entriesOf([...files, 'cli/main', 'cli/watchdog']),
   // CommonJS for Jest's default mode and TypeScript's node16 CommonJS. Programs are started, never required.
@@ -30,6 +42,8 @@ export default defineConfig({
   platform: 'node',
   // What is marked as internal is no part of the public types.
   dts: { oxc: { stripInternal: true } },
+  // Called once, when both formats are written.
+  onSuccess: ({ outDir }) => removeIndentation(outDir),
   fixedExtension: false,
   // Only schedules and leasehold/http need them, so they are no dependencies of everybody who wants a lock.
   deps: { alwaysBundle: ['croner', 'ipaddr.js', 'structured-headers'] },

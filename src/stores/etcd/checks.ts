@@ -26,7 +26,7 @@ export interface Written {
 }
 
 /** A check, encoded. It is sent again as it is: to encode a thousand conditions costs more than to send them. */
-export interface Check {
+export interface KeyCheck {
   readonly message: Buffer
   /** How many of the keys are read instead of compared. */
   readonly read: number
@@ -45,7 +45,7 @@ export interface Checked {
  * what it carries. All are seen at one revision, and the reads make a majority confirm it: a transaction without any read is answered
  * by one server alone, which may be behind the others. `confirmed`: a key to read where there is none.
  */
-export function encodeCheck(written: readonly Written[], confirmed: Buffer): Check {
+export function encodeCheck(written: readonly Written[], confirmed: Buffer): KeyCheck {
   const compare = written
     .slice(0, MOST_COMPARED)
     .map(({ etcdKey: key, modRevision: mod }) => ({ key, is: '=' as const, mod }))
@@ -60,7 +60,7 @@ export function encodeCheck(written: readonly Written[], confirmed: Buffer): Che
   }
 }
 
-export function decodeCheck(bytes: Buffer, { read }: Check): Checked {
+export function decodeCheck(bytes: Buffer, { read }: KeyCheck): Checked {
   const reader = new ProtoReader(bytes)
   let header: Header = { revision: 0, raftTerm: 0 }
   let succeeded = false

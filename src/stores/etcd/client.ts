@@ -5,7 +5,7 @@
  */
 import { StoreUnavailableError } from '../../errors.js'
 import type { World } from '../../util/world.js'
-import { type Check, type Checked, decodeCheck } from './checks.js'
+import { type KeyCheck, type Checked, decodeCheck } from './checks.js'
 import { EtcdConnection, type DuplexCall, type Endpoint } from './connection.js'
 import { EndpointError, EtcdError, isFinal, needsNewToken, neverSent, refused, unavailable } from './errors.js'
 import { KeepAliveStream } from './keep-alives.js'
@@ -95,7 +95,7 @@ export class EtcdClient {
     return { answer: decodeTransaction(answer), retried }
   }
 
-  async check(check: Check): Promise<Checked> {
+  async check(check: KeyCheck): Promise<Checked> {
     return decodeCheck((await this.#call(PATH.txn, check.message)).answer, check)
   }
 

@@ -7,7 +7,7 @@
  * @module
  */
 import type { Renewal } from '../../store.js'
-import type { Check } from './checks.js'
+import type { KeyCheck } from './checks.js'
 import type { EtcdLease } from './leases.js'
 import type { Pending } from './move.js'
 import type { Tracked } from './entry.js'
@@ -33,9 +33,9 @@ export class SteadyHeartbeat {
   readonly #revisions: readonly number[]
   readonly entries: readonly Tracked[]
   readonly runs: readonly Run[]
-  readonly checks: readonly Check[]
+  readonly checks: readonly KeyCheck[]
 
-  constructor(items: readonly Pending[], checks: readonly Check[]) {
+  constructor(items: readonly Pending[], checks: readonly KeyCheck[]) {
     this.#renewals = items.map(({ renewal }) => renewal)
     this.entries = items.map(({ entry }) => entry)
     this.#revisions = this.entries.map(({ modRevision }) => modRevision)
@@ -94,7 +94,7 @@ export class Heartbeats {
   }
 
   /** Kept for the next time, if these will be renewed in the same way again. */
-  keep(items: readonly Pending[], checks: readonly Check[]): void {
+  keep(items: readonly Pending[], checks: readonly KeyCheck[]): void {
     const [first] = items
     if (first && items.every(isSteady)) this.#steady.set(first.renewal, new SteadyHeartbeat(items, checks))
   }

@@ -5,7 +5,7 @@
  * @module
  */
 import type { Renewal, Renewed } from '../../store.js'
-import { type Check, type Checked, encodeCheck, MOST_CHECKED } from './checks.js'
+import { type KeyCheck, type Checked, encodeCheck, MOST_CHECKED } from './checks.js'
 import { type EtcdRecord, grantRevisionOf } from './codec.js'
 import type { EtcdContext } from './context.js'
 import { type Directory, type Entry, entriesAhead, ownEntry, readDirectory } from './directory.js'
@@ -114,7 +114,7 @@ export class Prolonging {
   }
 
   /** The checks that found them as they were written. Undefined: some of them were not, or had to be written anew. */
-  async #known(items: readonly Pending[], startedAt: number): Promise<Check[] | undefined> {
+  async #known(items: readonly Pending[], startedAt: number): Promise<KeyCheck[] | undefined> {
     const moving = items.filter(mustMove)
     const staying = moving.length > 0 ? items.filter((item) => !mustMove(item)) : items
     for (const { entry } of items) entry.busy++
@@ -127,7 +127,7 @@ export class Prolonging {
   }
 
   /** Those whose lease lasts long enough once it is kept alive. */
-  async #stay(items: readonly Pending[], startedAt: number): Promise<Check[] | undefined> {
+  async #stay(items: readonly Pending[], startedAt: number): Promise<KeyCheck[] | undefined> {
     if (items.length === 0) return undefined
     const { leases, world, keys } = this.#context
     const stale = new Set<EtcdLease>()
@@ -136,7 +136,7 @@ export class Prolonging {
     try {
       // First the keep-alive: the checks behind it are the reads that confirm it.
       const confirm = stale.size > 0 ? await leases.keepAlive(stale) : undefined
-      const checks: Check[] = []
+      const checks: KeyCheck[] = []
       const checking: Promise<Checked>[] = []
       for (let i = 0; i * MOST_CHECKED < items.length; i++) {
         const part = partOf(items, i)
@@ -177,7 +177,7 @@ export class Prolonging {
   }
 
   /** Whether all of them are as we wrote them, in one step; only if not they are read. */
-  async #check(items: readonly Pending[], startedAt: number, check: Check): Promise<Checked> {
+  async #check(items: readonly Pending[], startedAt: number, check: KeyCheck): Promise<Checked> {
     const checked = await this.#context.client.check(check)
     if (!checked.unchanged) await this.#readChanged(items, startedAt)
     // A call may carry hundreds of entries of one key: its queue is read once.
