@@ -10,7 +10,7 @@ const PATIENT = [
   'test/servers/*.test.ts',
   'test/stores/sqlite/processes.test.ts',
   'test/stores/postgres/campaigns.test.ts',
-  'test/stores/postgres-advisory/{history,losses,monitoring,transaction}.test.ts',
+  'test/stores/postgres-advisory/{history,losses,monitoring,server,transaction}.test.ts',
   'test/stores/redis/sentinel.test.ts',
   'test/stores/redis/{cluster,cluster-faults,listening,replicas}.test.ts',
   'test/primitives/http/*.test.ts',

@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import pg from 'pg'
 import { program } from '../programs.js'
+import type { Lock, LockLostError } from '../../src/index.js'
 import { ALL, type Answer, type Claim, type Store } from '../../src/store.js'
 import { type AdvisoryOptions, advisory } from '../../src/stores/postgres-advisory/index.js'
 
@@ -40,6 +41,14 @@ export function reader(name: string, over: Partial<Claim> = {}): Claim {
 
 export async function ask(store: Store, wanted: Claim): Promise<Answer> {
   return (await store.acquire([wanted]))[0] as Answer
+}
+
+/** Resolves with the reason when the lock is lost. */
+export function lost(lock: Lock): Promise<string> {
+  const { signal } = lock
+  const why = (): string => (signal.reason as LockLostError).why
+  if (signal.aborted) return Promise.resolve(why())
+  return new Promise((resolve) => signal.addEventListener('abort', () => resolve(why())))
 }
 
 /** One database, its stores, and a connection that observes both. */
@@ -79,9 +88,14 @@ export class AdvisoryFixture {
   }
 
   async count(condition: string): Promise<number> {
-    const from = `SELECT count(*)::int AS n FROM pg_locks WHERE locktype = 'advisory'
-      AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND ${condition}`
-    return (await this.query(from))[0]?.['n'] as number
+    return (await this.pids(condition)).length
+  }
+
+  /** Process IDs of the backends that hold or wait for an advisory lock of this database, once for each lock. */
+  async pids(condition: string): Promise<number[]> {
+    const rows = await this.query(`SELECT pid FROM pg_locks WHERE locktype = 'advisory'
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND ${condition}`)
+    return rows.map((row) => row['pid'] as number)
   }
 
   held(): Promise<number> {

@@ -9,7 +9,7 @@ import {
   type RedisServer,
   startRedisCluster,
 } from '../../../testbed/servers/index.js'
-import { createLocks } from '../../../src/index.js'
+import { createLocks, StoreUnavailableError } from '../../../src/index.js'
 import { ALL, type Claim, type Store } from '../../../src/store.js'
 import { redis, type RedisStoreOptions } from '../../../src/stores/redis/index.js'
 import { slotOf } from '../../../src/stores/redis/keys.js'
@@ -94,6 +94,21 @@ describe('a dead master', () => {
       expect((await scripts(cluster)) - before).toBeLessThan(60)
     },
   )
+
+  test.concurrent('a cluster that is down is reported as unavailable, with the reason', async (t) => {
+    const small = await start(t, { nodeTimeoutMs: 2_000 })
+    const { store } = on(t, clusterOf.ioredis6(small, { retryDelayOnClusterDown: 10, maxRedirections: 2 }), {})
+    expect(await store.acquire([claim('lock:a')])).toMatchObject([{ granted: true }])
+    const [gone, other] = small.masters
+    await gone?.kill()
+    await t.expect.poll(async () => String(await other?.command('CLUSTER', 'INFO'))).toContain('cluster_state:fail')
+    const reason = async (): Promise<string> => {
+      const error = await Promise.resolve(store.acquire([claim('lock:b')])).catch((caught: unknown) => caught)
+      expect(error).toBeInstanceOf(StoreUnavailableError)
+      return (error as Error).message
+    }
+    await t.expect.poll(reason, { timeout: 10_000 }).toMatch(/CLUSTERDOWN|cluster is down|unavailable/)
+  })
 })
 
 /** A slot on its way from its master to another, key by key. */

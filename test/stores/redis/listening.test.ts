@@ -1,27 +1,22 @@
 /** The listening connection in bad surroundings: refused, half-open, idle; and requests that outlive their sender. */
 import { connect as connectTo, createServer, type Socket } from 'node:net'
-import { afterEach, describe, expect, test } from 'vitest'
+import { describe, expect, test, type TestContext } from 'vitest'
 import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
 import { type Connection, eventually, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
 
-const cleanups: (() => unknown)[] = []
-afterEach(async () => {
-  for (const clean of cleanups.splice(0).reverse()) await clean()
-})
-
-async function start(): Promise<RedisServer> {
+async function start(t: TestContext): Promise<RedisServer> {
   const server = await startRedis()
-  cleanups.push(() => server.stop())
+  t.onTestFinished(() => server.stop())
   return server
 }
 
-function on(connection: Connection, options?: RedisStoreOptions): Store {
-  cleanups.push(connection.end)
+function on(t: TestContext, connection: Connection, options?: RedisStoreOptions): Store {
+  t.onTestFinished(() => void connection.end())
   const store = redis(connection.client, options)
-  cleanups.push(() => store.close())
+  t.onTestFinished(() => store.close())
   return store
 }
 
@@ -37,7 +32,7 @@ const clients = {
 }
 
 /** Passes everything on, until connections that listen are silenced: they stay open, and nothing comes any more. */
-async function silencer(port: number): Promise<{ url: string; silence: () => number }> {
+async function silencer(t: TestContext, port: number): Promise<{ url: string; silence: () => number }> {
   const pairs: { listens: boolean; silent: boolean; sockets: Socket[] }[] = []
   const proxy = createServer((client) => {
     const upstream = connectTo(port, '127.0.0.1')
@@ -59,7 +54,7 @@ async function silencer(port: number): Promise<{ url: string; silence: () => num
     }
   })
   await new Promise<void>((resolve) => proxy.listen(0, '127.0.0.1', resolve))
-  cleanups.push(() => {
+  t.onTestFinished(() => {
     for (const { sockets } of pairs) for (const socket of sockets) socket.destroy()
     proxy.close()
   })
@@ -74,12 +69,12 @@ async function silencer(port: number): Promise<{ url: string; silence: () => num
   }
 }
 
-describe.each(Object.entries(clients))('%s', (_name, connect) => {
-  test('a subscriber connection that only seems to be open is replaced, and hand-offs are pushed again', async () => {
-    const server = await start()
-    const proxy = await silencer(server.port)
-    const holder = on(await connect(server.url))
-    const waiter = on(await connect(proxy.url), { timeout: 2_000 })
+describe.concurrent.each(Object.entries(clients))('%s', (_name, connect) => {
+  test.concurrent('a subscriber connection that only seems to be open is replaced, and hand-offs are pushed again', async (t) => {
+    const server = await start(t)
+    const proxy = await silencer(t, server.port)
+    const holder = on(t, await connect(server.url))
+    const waiter = on(t, await connect(proxy.url), { timeout: 2_000 })
     const heard: StoreEvent[] = []
     const watch = waiter.watch?.('lock:x', (event) => heard.push(event))
     const handOff = async (): Promise<void> => {
@@ -88,26 +83,26 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
       await waiter.acquire([waiting])
       heard.length = 0
       await holder.release([held])
-      await expect.poll(() => heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
+      await t.expect.poll(() => heard).toMatchObject([{ type: 'granted', owner: waiting.owner }])
       await waiter.release([waiting])
     }
     expect(await watch?.ready).toBe(true)
     await handOff()
     expect(proxy.silence()).toBeGreaterThan(0)
     expect(watch?.live()).toBe(true)
-    await expect.poll(() => watch?.live(), { interval: 2 }).toBe(false)
-    await expect.poll(() => watch?.live()).toBe(true)
+    await t.expect.poll(() => watch?.live(), { interval: 2 }).toBe(false)
+    await t.expect.poll(() => watch?.live()).toBe(true)
     await handOff()
   })
 
-  test('a frozen server does not grant the first request of a process when it wakes up after its deadline', async () => {
-    const server = await start()
-    const store = on(await connect(server.url), { timeout: 400 })
-    const known = on(await connect(server.url), { timeout: 400 })
+  test.concurrent('a frozen server does not grant the first request of a process when it wakes up after its deadline', async (t) => {
+    const server = await start(t)
+    const store = on(t, await connect(server.url), { timeout: 400 })
+    const known = on(t, await connect(server.url), { timeout: 400 })
     await eventually(() => known.acquire([claim('lock:warm')]))
     await eventually(() => store.now?.())
     await server.freeze()
-    cleanups.push(() => server.thaw())
+    t.onTestFinished(() => server.thaw())
     const asked = [store.acquire([claim('lock:fresh')]), known.acquire([claim('run-once:fresh')])]
     const settled = Promise.allSettled(asked)
     await new Promise((resolve) => setTimeout(resolve, 700))
@@ -117,13 +112,13 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
   })
 })
 
-test('a server that refuses connections is not asked for one many times a second', async () => {
-  const server = await start()
+test.concurrent('a server that refuses connections is not asked for one many times a second', async (t) => {
+  const server = await start(t)
   const admin = ioredis[6](server.url)
-  cleanups.push(admin.end)
+  t.onTestFinished(() => void admin.end())
   await admin.client.ping()
-  const holder = createLocks(on(ioredis[6](server.url)))
-  const waiting = on(ioredis[6](server.url))
+  const holder = createLocks(on(t, ioredis[6](server.url)))
+  const waiting = on(t, ioredis[6](server.url))
   await holder.acquire('y')
   await waiting.now?.()
   await admin.client.config('SET', 'maxclients', '1')
@@ -135,7 +130,7 @@ test('a server that refuses connections is not asked for one many times a second
   await new Promise((resolve) => setTimeout(resolve, 3_000))
   expect((await refused()) - before).toBeLessThan(10)
   await admin.client.config('SET', 'maxclients', '1000')
-  await expect.poll(() => watch?.live()).toBe(true)
+  await t.expect.poll(() => watch?.live()).toBe(true)
   watch?.close()
   await holder.close({ grace: 0 })
 })
