@@ -184,7 +184,7 @@ export class Acquisition extends Waiter implements AttemptingAcquisition {
 
   #beginTenancy(lock: Lock, tokens: number | undefined): void {
     this.#lock = lock
-    beginTenancy(this.#host, this.#queue, leaseOf(lock), tokens, this.next?.request)
+    if (tokens !== undefined) beginTenancy(this.#host, this.#queue, leaseOf(lock), tokens, this.next?.request)
   }
 
   /** A lock of this process was released, and its lease is ours now. */

@@ -61,7 +61,8 @@ export class Engine
   closingReason: ClosedError | undefined = undefined
 
   readonly #queues = new TransientMap<string, WaitQueue<Acquisition>>()
-  readonly #steals = new Steals()
+  /** Made with the first: most instances never steal. */
+  #steals: Steals | undefined = undefined
   readonly #closing: Closing
   readonly #unsubscribe: (() => void) | undefined
 
@@ -208,9 +209,14 @@ export class Engine
     if (lease.isOpen && isHoldTraced()) traceHold(lease)
     if (this.events.isHeard('acquired')) emitAcquired(lease)
     this.revocations.loseIfEnded(lease)
-    if (request.steal) this.#steals.took(lease, this.held.all())
-    else this.#steals.loseIfStolen(lease)
+    if (request.steal) this.#stole(lease)
+    else this.#steals?.loseIfStolen(lease)
     return lock
+  }
+
+  #stole(lease: Lease): void {
+    this.#steals ??= new Steals()
+    this.#steals.took(lease, this.held.all())
   }
 
   /** What a grant will make a lock of. */
@@ -229,7 +235,7 @@ export class Engine
     if (this.#queues.size > 0 && !lease.successor) this.#queues.get(lease.key)?.leaseEnded(lease)
     if (!this.held.remove(lease)) return
     this.revocations.end()
-    this.#closing.leaseEnded()
+    if (this.closingReason) this.#closing.leaseEnded()
   }
 
   queueOf(key: string): WaitQueue<Acquisition> | undefined {

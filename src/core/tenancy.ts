@@ -117,11 +117,11 @@ export function beginTenancy(
   host: TenancyHost,
   queue: TenancyQueue,
   lease: Lease,
-  tokens: number | undefined,
+  tokens: number,
   next: AcquireRequest | undefined,
 ): void {
-  if (!Number.isSafeInteger(tokens) || (tokens as number) < 2 || !next || !isSameLease(lease.request, next)) return
+  if (!Number.isSafeInteger(tokens) || tokens < 2 || !next || !isSameLease(lease.request, next)) return
   if (!lease.isOpen) return
   queue.tenancy?.end()
-  queue.tenancy = new Tenancy(host, queue, lease, tokens as number)
+  queue.tenancy = new Tenancy(host, queue, lease, tokens)
 }
