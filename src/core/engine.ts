@@ -209,14 +209,9 @@ export class Engine
     if (lease.isOpen && isHoldTraced()) traceHold(lease)
     if (this.events.isHeard('acquired')) emitAcquired(lease)
     this.revocations.loseIfEnded(lease)
-    if (request.steal) this.#stole(lease)
+    if (request.steal) (this.#steals ??= new Steals()).took(lease, this.held.all())
     else this.#steals?.loseIfStolen(lease)
     return lock
-  }
-
-  #stole(lease: Lease): void {
-    this.#steals ??= new Steals()
-    this.#steals.took(lease, this.held.all())
   }
 
   /** What a grant will make a lock of. */
