@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
+import { type Check, decodeCheck, encodeCheck } from '../../../src/stores/etcd/checks.js'
 import { EtcdKeys } from '../../../src/stores/etcd/keys.js'
 import {
   decodeLease,
@@ -96,4 +97,50 @@ test('any key and owner is found again in its key in etcd, and no key lies in th
       if (otherName !== name) expect(isInside(keys.entry(`lock:${otherName}`, otherOwner))).toBe(false)
     }),
   )
+})
+
+/** The answer to a check whose reads found so many keys, and so many of them written since. */
+function answerOf(succeeded: boolean, reads: readonly { count: number; written: number }[]): Buffer {
+  const writer = new ProtoWriter().message(1, (header) => void header.number(3, 77).number(4, 5))
+  writer.flag(2, succeeded)
+  for (const { count, written } of reads) {
+    writer.message(3, (operation) =>
+      operation.message(1, (range) => {
+        range.message(1, (header) => void header.number(3, 77))
+        for (let i = 0; i < written; i++) range.message(2, (kv) => void kv.bytes(1, Buffer.from('key')).number(3, 78))
+        range.number(4, count)
+      }),
+    )
+  }
+  return Buffer.from(writer.finish())
+}
+
+test('a check finds all unchanged only if its conditions hold and each key that it reads is there and was not written', () => {
+  const read = fc.oneof(
+    { weight: 9, arbitrary: fc.constant({ count: 1, written: 0 }) },
+    {
+      weight: 1,
+      arbitrary: fc.record({ count: fc.integer({ min: 0, max: 2 }), written: fc.integer({ min: 0, max: 1 }) }),
+    },
+  )
+  fc.assert(
+    fc.property(
+      fc.boolean(),
+      fc.array(read, { maxLength: 20 }),
+      fc.integer({ min: -1, max: 1 }),
+      (held, reads, more) => {
+        const check: Check = { message: Buffer.alloc(0), read: Math.max(reads.length + more, 0) }
+        const isWhole = check.read === 0 ? reads.length > 0 : reads.length === check.read
+        const isSame = check.read === 0 || reads.every(({ count, written }) => count === 1 && written === 0)
+        const checked = decodeCheck(answerOf(held, reads), check)
+        expect(checked).toEqual({ header: { revision: 77, raftTerm: 5 }, unchanged: held && isWhole && isSame })
+      },
+    ),
+  )
+})
+
+test('a check of 250 keys compares the first half and reads the others, and one of less only compares', () => {
+  const written = Array.from({ length: 250 }, (_, i) => ({ etcdKey: Buffer.from(`key:${i}`), modRevision: i + 1 }))
+  expect(encodeCheck(written, Buffer.from('offset')).read).toBe(125)
+  expect(encodeCheck(written.slice(0, 125), Buffer.from('offset')).read).toBe(0)
 })
