@@ -105,6 +105,7 @@ export interface DuplexHandlers {
 export class EtcdConnection {
   readonly endpoint: Endpoint
   #session: ClientHttp2Session | undefined
+  #isClosed = false
   #pending = 0
   #heardAt = 0
   /** The session whose answer to a probe is awaited. */
@@ -122,6 +123,8 @@ export class EtcdConnection {
   }
 
   #open(): ClientHttp2Session {
+    // A call that waited for its auth token while the store was closed would leave a connection behind.
+    if (this.#isClosed) throw new Error('the store was closed')
     const known = this.#session
     if (known && !known.closed && !known.destroyed) return known
     const { origin, tls } = this.endpoint
@@ -288,6 +291,7 @@ export class EtcdConnection {
   }
 
   close(): void {
+    this.#isClosed = true
     this.#session?.destroy()
     this.#session = undefined
   }

@@ -5,15 +5,15 @@
  * @module
  */
 import type { Renewal, Renewed } from '../../store.js'
-import { type KeyCheck, type Checked, encodeCheck, MOST_CHECKED } from './checks.js'
-import { type EtcdRecord, grantRevisionOf } from './codec.js'
+import { Adopting } from './adopt.js'
+import { type Checked, encodeCheck, type KeyCheck, MOST_CHECKED } from './checks.js'
 import type { EtcdContext } from './context.js'
 import { type Directory, type Entry, entriesAhead, ownEntry, readDirectory } from './directory.js'
+import type { Tracked } from './entry.js'
 import { Heartbeats, isStale, type SteadyHeartbeat } from './heartbeats.js'
-import { EtcdLease } from './leases.js'
+import type { EtcdLease } from './leases.js'
 import type { Header, Operation } from './messages.js'
 import { GONE, Moving, type Pending, unsure } from './move.js'
-import type { Tracked } from './entry.js'
 
 /** Entries that are read in one transaction: etcd takes 128 operations. */
 const MOST_READ = 125
@@ -21,11 +21,13 @@ const MOST_READ = 125
 export class Prolonging {
   readonly #context: EtcdContext
   readonly #moving: Moving
+  readonly #adopting: Adopting
   readonly #heartbeats = new Heartbeats()
 
   constructor(context: EtcdContext) {
     this.#context = context
     this.#moving = new Moving(context)
+    this.#adopting = new Adopting(context, this.#moving)
   }
 
   /** `renewed`: whether an entry that another store object wrote will be renewed from here on; as in `Claim`. */
@@ -95,7 +97,9 @@ export class Prolonging {
     }
     const [checks] = await Promise.all([
       this.#known(items, startedAt),
-      ...unknown.map(async (at) => others.set(at, await this.#find(renewals[at] as Renewal, renewed, startedAt))),
+      ...unknown.map(async (at) =>
+        others.set(at, await this.#adopting.find(renewals[at] as Renewal, renewed, startedAt)),
+      ),
     ])
     if (checks && others.size === 0) this.#heartbeats.keep(items, checks)
     let next = 0
@@ -222,53 +226,6 @@ export class Prolonging {
     return { outcome: 'waiting', ahead: isFirst ? 0 : 1, newest: offset.tokenOf(revision) }
   }
 
-  /** Written by another client: the owner counts, not the connection. It is ours to renew from now on. */
-  async #find(renewal: Renewal, renewed: boolean, startedAt: number): Promise<Renewed> {
-    const { client, keys, offset } = this.#context
-    const { key, owner, token, queued } = renewal
-    try {
-      const { kvs, header } = await client.range(keys.directory(key))
-      const directory = readDirectory(keys, kvs, header.revision)
-      const own = ownEntry(directory, owner)
-      if (!own?.record) return GONE
-      const held = own.record.state === 'held'
-      if (!held && !queued) return GONE
-      if (held && token !== undefined && token !== offset.tokenOf(grantRevisionOf(own.record, own.kv))) return GONE
-      const ahead = entriesAhead(directory, owner).length
-      const answer = await this.#adopt(own, renewal, held ? renewed : true, startedAt)
-      if (answer.outcome !== 'ours' || !queued) return answer
-      if (!held) return { outcome: 'waiting', ahead, newest: offset.tokenOf(header.revision) }
-      return { outcome: 'granted', token: offset.tokenOf(grantRevisionOf(own.record, own.kv)), ttlMs: answer.ttlMs }
-    } catch (error) {
-      return unsure(error)
-    }
-  }
-
-  async #adopt({ kv, record }: Entry, renewal: Renewal, renewed: boolean, startedAt: number): Promise<Renewed> {
-    const { tracked } = this.#context
-    const { key, owner, ttlMs } = renewal
-    // Of the client that wrote it: not ours to revoke. It moves to one of ours right away.
-    const lease = new EtcdLease(kv.lease, 0, true, 0)
-    const entry = tracked.add({
-      key,
-      owner,
-      etcdKey: Buffer.from(kv.key),
-      createRevision: kv.createRevision,
-      modRevision: kv.modRevision,
-      record: record as EtcdRecord,
-      grantRevision: grantRevisionOf(record as EtcdRecord, kv),
-      lease,
-      renewed,
-      deadline: startedAt + ttlMs,
-    })
-    entry.busy++
-    const moved: Pending = { renewal: { ...renewal, queued: false }, entry, answer: undefined }
-    const answer = await this.#moving.one(moved, startedAt)
-    entry.busy--
-    if (answer.outcome !== 'ours') tracked.forget(entry)
-    return answer
-  }
-
   /** False: the queue entry is gone. */
   async prolongQueued(key: string, owner: string, queueMs: number, own: Entry): Promise<boolean> {
     const { tracked, world } = this.#context
@@ -276,7 +233,7 @@ export class Prolonging {
     const renewal: Renewal = { key, owner, ttlMs: queueMs, queued: true }
     const known = tracked.get(key, owner)
     if (!known) {
-      const adopted = await this.#adopt(own, renewal, true, startedAt)
+      const adopted = await this.#adopting.adopt(own, renewal, true, startedAt)
       if (adopted.outcome === 'unknown') throw adopted.error
       return adopted.outcome === 'ours'
     }
