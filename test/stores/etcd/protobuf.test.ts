@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { type Check, decodeCheck, encodeCheck } from '../../../src/stores/etcd/checks.js'
+import { type KeyCheck, decodeCheck, encodeCheck } from '../../../src/stores/etcd/checks.js'
 import { EtcdKeys } from '../../../src/stores/etcd/keys.js'
 import {
   decodeLease,
@@ -129,7 +129,7 @@ test('a check finds all unchanged only if its conditions hold and each key that 
       fc.array(read, { maxLength: 20 }),
       fc.integer({ min: -1, max: 1 }),
       (held, reads, more) => {
-        const check: Check = { message: Buffer.alloc(0), read: Math.max(reads.length + more, 0) }
+        const check: KeyCheck = { message: Buffer.alloc(0), read: Math.max(reads.length + more, 0) }
         const isWhole = check.read === 0 ? reads.length > 0 : reads.length === check.read
         const isSame = check.read === 0 || reads.every(({ count, written }) => count === 1 && written === 0)
         const checked = decodeCheck(answerOf(held, reads), check)
