@@ -23,6 +23,9 @@ export interface AttemptHost {
   hold(request: AcquireRequest, grant: Grant, sentAt: number, since: number): Lock
 }
 
+/** An answer; or why a request was given up before it was sent: nothing of it can be in the store. */
+type Outcome = Answer | { granted: 'not sent'; error: unknown }
+
 /** Asks once, without a queue entry. Rejects when the store fails or the signal aborts; busy is an answer. */
 export async function attempt(
   host: AttemptHost,
@@ -48,29 +51,35 @@ export async function attempt(
   throw answer.error
 }
 
-function send(host: AttemptHost, request: AcquireRequest, claim: Claim): Awaitable<Answer> {
+function send(host: AttemptHost, request: AcquireRequest, claim: Claim): Awaitable<Outcome> {
   // The caller's promise was rejected as unavailable before this answer came.
   const late = (answer: Answer): void => {
     if (request.owner === undefined) releaseUnwanted(host, request, claim, answer)
   }
   if (!request.queueInStore || host.batcher.answersAtOnce || host.store.blocks) return host.batcher.acquire(claim, late)
-  return new Promise((resolve) =>
-    host.ordered.send({ claim, isWanted: () => true, answered: (answer) => resolve(answer as Answer), late }),
-  )
+  const { ordered, store, world } = host
+  const until = world.now() + store.timeoutMs
+  // One attempt must not wait for a silent store once for each call before it. It waits while the store answers them, however slowly.
+  const isWanted = (): boolean => ordered.failure === undefined || world.now() < until
+  return new Promise((resolve) => {
+    const answered = (answer: Answer | undefined): void =>
+      resolve(answer ?? { granted: 'not sent', error: ordered.failure })
+    ordered.send({ claim, isWanted, answered, late })
+  })
 }
 
 async function settle(
   host: AttemptHost,
   request: AcquireRequest,
   claim: Claim,
-  asked: Promise<Answer>,
-): Promise<Answer> {
+  asked: Promise<Outcome>,
+): Promise<Outcome> {
   if (!request.signal) return asked
   return unlessAborted(request.signal, asked, (answer) => releaseUnwanted(host, request, claim, answer))
 }
 
 /** Releases what was granted, or may have been, when the caller no longer wants it. */
-export function releaseUnwanted(host: AttemptHost, request: AcquireRequest, claim: Claim, answer: Answer): void {
+export function releaseUnwanted(host: AttemptHost, request: AcquireRequest, claim: Claim, answer: Outcome): void {
   const { key, ttlMs } = claim
   if (answer.granted === true) void host.cleanup.release({ key, owner: answer.owner, token: answer.token }, ttlMs)
   // An owner that was given to us may be in use elsewhere: what an unanswered request left behind runs out by itself.

@@ -3,7 +3,7 @@ import type { Batcher } from './batcher.js'
 
 interface Pending {
   claim: Claim
-  /** False: the caller has given up meanwhile. The request is not sent, and `answered` gets `undefined`. */
+  /** Asked before it is sent. False: it is given up. The request is not sent, and `answered` gets `undefined`. */
   isWanted: () => boolean
   answered: (answer: Answer | undefined, sentAt: number) => void
   /** Receives an answer that comes after this request was answered as unknown. */
@@ -20,6 +20,8 @@ export class OrderedRequests {
   #pending: Pending[] = []
   #state: 'idle' | 'scheduled' | 'sending' = 'idle'
   #onDrained: (() => void)[] = []
+  /** Why the last call was not answered, if it was not and more are to follow. */
+  failure: unknown = undefined
 
   constructor(batcher: Batcher) {
     this.#batcher = batcher
@@ -42,6 +44,7 @@ export class OrderedRequests {
     const batch = this.#nextBatch()
     if (batch.length === 0) {
       this.#state = 'idle'
+      this.failure = undefined
       for (const drained of this.#onDrained.splice(0)) drained()
       return
     }
@@ -54,6 +57,7 @@ export class OrderedRequests {
     void Promise.resolve(this.#batcher.acquireInOrder(claims, late)).then((answers) => {
       // Each in turn: a callback that was granted first is called first.
       for (const [i, { answered }] of batch.entries()) answered(answers[i] as Answer, sentAt)
+      this.failure = failureOf(answers)
       this.#flush()
     })
   }
@@ -75,4 +79,10 @@ export class OrderedRequests {
     this.#pending = waiting.slice(count)
     return waiting.slice(0, count)
   }
+}
+
+/** Undefined if the store has answered any of them. */
+function failureOf(answers: readonly Answer[]): unknown {
+  const failures = answers.filter((answer) => answer.granted === 'unknown')
+  return failures.length === answers.length ? failures[0]?.error : undefined
 }

@@ -66,8 +66,9 @@ export async function request(actor: Actor, op: RequestOperation): Promise<void>
       wait.settled = process.local
       return
     }
-    // It is sent after what this instance requested before has been answered, so it may wait for several calls.
-    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 4 })
+    // It is sent after what this instance requested before has been answered: it may wait for one call that fails, for one that is
+    // answered slowly, and for its own.
+    actor.refused(wait, error, { abortedAt: aborting?.abortedAt(), calls: 3 })
   }
 }
 
