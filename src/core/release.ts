@@ -91,7 +91,7 @@ function releaseNow(host: ReleaseHost, lease: Lease): Promise<boolean> {
   lease.noticeDeadline()
   if (lease.loss) return NO
   endUnanswered(lease)
-  if (host.unordered) host.subscriptions.expectRelease(lease.key)
+  if (host.unordered) host.subscriptions.expectRelease(lease.key, true)
   return answered
 }
 
@@ -113,8 +113,11 @@ function wasReleased(host: ReleaseHost, lease: Lease, answer: Released): boolean
     if (host.events.isHeard('released')) emitReleased(lease)
     return true
   }
-  if (answer.outcome === 'gone') lease.foundGone()
-  else {
+  if (answer.outcome === 'gone') {
+    // Nothing was released, so nothing is announced.
+    if (host.unordered) host.subscriptions.expectRelease(lease.key, false)
+    lease.foundGone()
+  } else {
     emitFailure(lease, 'release', answer.error as LeaseholdError)
     cleanUp(host, lease)
   }

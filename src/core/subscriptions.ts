@@ -56,10 +56,10 @@ export class Subscriptions {
     return this.#byKey.get(key)?.live() ?? false
   }
 
-  /** This process released the key itself: the release will be announced to all who subscribed. */
-  expectRelease(key: string): void {
+  /** This process released the key itself: the release will be announced to all who subscribed. False: it will not, or was waited for. */
+  expectRelease(key: string, expects: boolean): void {
     const shared = this.#byKey.get(key)
-    if (shared?.live()) shared.expectsRelease = true
+    if (shared?.live()) shared.expectsRelease = expects
   }
 
   /** Others wait for what was released here: subscribe for a while, to hear of the next release together with them. */

@@ -53,8 +53,9 @@ export class WaitQueue<W extends Waiter = Waiter> {
   /** Set while the lease of this key is passed on inside this process: none of its waiters asks the store then. */
   tenancy: Tenancy | undefined = undefined
   #lastTenancy: { owner: string; endedAt: number } | undefined = undefined
-  /** On a store that blocks: when an acquisition left that was granted, and one whose request the server may have kept open. */
+  /** When an acquisition left that was granted, and that those behind it had to wait for. */
   #grantedAt: number = Number.NEGATIVE_INFINITY
+  /** On a store that blocks: when an acquisition left whose request the server may have kept open. */
   #openRequestEndedAt: number = Number.NEGATIVE_INFINITY
 
   constructor(host: WaitQueueHost<W>, { key, onRefusal }: AcquireRequest) {
@@ -71,7 +72,10 @@ export class WaitQueue<W extends Waiter = Waiter> {
 
   /** How long the first request should wait: this process released the key a moment ago, and others may not have been notified yet. */
   courtesyMs({ waitMs }: AcquireRequest): number {
-    return this.#subscription.expectsRelease && waitMs >= COURTEOUS_FROM_MS ? COURTESY_MS : 0
+    if (waitMs < COURTEOUS_FROM_MS || !this.#subscription.expectsRelease) return 0
+    // Once: the announcement may have been lost, and each lock until the next one would be late by this.
+    this.#host.subscriptions.expectRelease(this.key, false)
+    return COURTESY_MS
   }
 
   get isEmpty(): boolean {
@@ -140,14 +144,23 @@ export class WaitQueue<W extends Waiter = Waiter> {
     if (next) next.previous = previous
     else this.#last = previous
     acquisition.previous = acquisition.next = undefined
-    if (this.#host.store.blocks) {
-      if (acquisition.granted) this.#grantedAt = this.#host.world.now()
-      else if (acquisition.hasOpenRequest) this.#openRequestEndedAt = this.#host.world.now()
-    }
+    if (this.#first) this.#noteLeaving(acquisition, this.#first)
     if (hasAsked) this.#forget(acquisition)
     if (acquisition.request.queueInStore) this.#queueInStore--
     if (!this.#first) this.#emptied()
     else if (!this.#awaitsTenancy()) this.#pumpSoon()
+  }
+
+  /** Without it, `next` and those behind it would take the time until the next answer for an outage. */
+  #noteLeaving(acquisition: W, next: W): void {
+    const { store, world } = this.#host
+    if (acquisition.granted) {
+      // A tenancy tells the same, without a reading of the clock for each lock.
+      if (this.tenancy) return
+      // Those that may hold the key together are not in the way of each other, unless the server keeps their requests in a queue of its own.
+      const isInTheWay = store.blocks || isExclusive(acquisition.request) || isExclusive(next.request)
+      if (isInTheWay) this.#grantedAt = world.now()
+    } else if (store.blocks && acquisition.hasOpenRequest) this.#openRequestEndedAt = world.now()
   }
 
   #forget(acquisition: W): void {

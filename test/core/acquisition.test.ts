@@ -385,6 +385,34 @@ describe('waiting', () => {
     expect(second.error).toBeInstanceOf(LockTimeoutError)
   })
 
+  test('a waiter behind a lock of its process that was granted meanwhile is told that the lock stayed busy', async () => {
+    const remote = new RemoteMemory()
+    remote.fate = (method, n) => (method === 'acquire' ? { replyMs: n === 1 ? 20 : 100 } : undefined)
+    const locks = remote.locks()
+    const first = outcome(locks.acquire('x', { wait: 1_000 }))
+    // The second one wants another lease, so that it asks the store itself, and is not answered before the wait of the third ends.
+    outcome(locks.acquire('x', { wait: 1_000, maxHold: 100 }))
+    const third = outcome(locks.acquire('x', { wait: 40 }))
+    await remote.pass(50)
+    expect(first.value?.isHeld).toBe(true)
+    expect(third.error).toBeInstanceOf(LockTimeoutError)
+    await remote.pass(2_000)
+  })
+
+  test('a waiter behind a lock of its process that was granted before it came is told of the outage that followed', async () => {
+    const remote = new RemoteMemory()
+    const locks = remote.locks()
+    const first = outcome(locks.acquire('x', { wait: 1_000 }))
+    outcome(locks.acquire('x', { wait: 10_000, maxHold: 100 }))
+    remote.fate = (method, n) => (method === 'acquire' && n > 1 ? 'lose' : undefined)
+    await remote.pass(50)
+    expect(first.value?.isHeld).toBe(true)
+    const third = outcome(locks.acquire('x', { wait: 40 }))
+    await remote.pass(50)
+    expect(third.error).toBeInstanceOf(StoreUnavailableError)
+    await remote.pass(20_000)
+  })
+
   test('a waiter behind one whose requests failed is not told of an outage that is over', async () => {
     const remote = new RemoteMemory()
     remote.fate = (method, n) => (method === 'acquire' && n <= 10 ? 'break' : undefined)
@@ -445,6 +473,65 @@ describe('waiting', () => {
     await remote.pass(5_200)
     expect(holder.value?.isHeld).toBe(false)
     expect(waiting.value?.isHeld).toBe(true)
+  })
+})
+
+describe('on a store without a queue, a lock that its process has just released', () => {
+  /** A store that announces releases to all who subscribe, and a process that has subscribed. */
+  async function subscribed(): Promise<{ remote: RemoteMemory; locks: ReturnType<RemoteMemory['locks']>; lock: Lock }> {
+    const remote = new RemoteMemory({ features: { queue: false, counting: true, atomic: true, values: true } })
+    const acquire = remote.store.acquire.bind(remote.store)
+    remote.store.acquire = (claims) => acquire(claims.map((claim) => ({ ...claim, queueMs: undefined })))
+    const locks = remote.locks()
+    const before = outcome(locks.acquire('x'))
+    await remote.pass(1)
+    const waiting = outcome(locks.acquire('x', { wait: 1_000, maxHold: '1m' }))
+    await remote.pass(1)
+    void before.value?.release()
+    await remote.pass(1)
+    remote.push('lock:x', { type: 'freed' })
+    await remote.pass(1)
+    expect(waiting.value?.isHeld).toBe(true)
+    // From here on no release is announced.
+    remote.passes = () => false
+    return { remote, locks, lock: waiting.value as Lock }
+  }
+
+  test('is left to others until the release is announced, and no longer than 25 ms', async () => {
+    const { remote, locks, lock } = await subscribed()
+    void lock.release()
+    await remote.pass(1)
+    const next = outcome(locks.acquire('x', { wait: 1_000 }))
+    await remote.pass(20)
+    expect(next.value).toBeUndefined()
+    await remote.pass(6)
+    expect(next.value?.isHeld).toBe(true)
+  })
+
+  test('is left to others once, although the announcement of its release was lost', async () => {
+    const { remote, locks, lock } = await subscribed()
+    void lock.release()
+    await remote.pass(1)
+    const next = outcome(locks.acquire('x', { wait: 1_000 }))
+    const last = outcome(locks.acquire('x', { wait: 1_000, maxHold: '1m' }))
+    await remote.pass(30)
+    expect(next.value?.isHeld).toBe(true)
+    // The last one has asked, and was refused.
+    expect(remote.calls.at(-1)?.method).toBe('acquire')
+    expect(remote.calls.at(-1)?.items.map(({ owner }) => owner)).not.toEqual([next.value?.holder])
+    await remote.pass(1_000)
+    expect(last.error).toBeInstanceOf(LockTimeoutError)
+  })
+
+  test('is asked for at once if the lease was gone: nothing is announced then', async () => {
+    const { remote, locks, lock } = await subscribed()
+    // It ended in the store without a message to its holder.
+    remote.real.release([{ key: 'lock:x', owner: lock.holder }])
+    void lock.release()
+    await remote.pass(1)
+    const next = outcome(locks.acquire('x', { wait: 1_000 }))
+    await remote.pass(1)
+    expect(next.value?.isHeld).toBe(true)
   })
 })
 
