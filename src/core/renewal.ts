@@ -265,16 +265,20 @@ export class Renewals implements RenewedInBulk {
     const lease = this.#lease
     while (this.#inFlight) await this.#inFlight
     if (!lease.isOpen) return { outcome: 'gone' }
-    const { batcher, cleanup } = lease.host
+    const { batcher, cleanup, world } = lease.host
     const before = lease.staysInStore
     lease.staysInStore = true
-    awaitDeadline(lease)
+    const sentAt = world.now()
+    awaitAnswer(lease, sentAt + lease.ttlMs * RISK_SHARE)
     const { key, owner, token } = lease
+    // A record is never released, so that no release has to be tried for as long as it lasts.
+    this.#history.sent(sentAt, lease.deadline)
     // Like a heartbeat, so that there is none beside it. Closing waits for it.
     const renewing = cleanup.track(batcher.renew({ key, owner, token, ttlMs, value }))
     this.#inFlight = renewing
     const answer = await renewing
     this.#inFlight = undefined
+    this.#history.answered(answer, world.now(true))
     if (answer.outcome === 'gone') lease.lose('gone')
     else if (!lease.isOpen) return answer
     else if (answer.outcome === 'unknown') {

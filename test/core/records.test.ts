@@ -70,3 +70,41 @@ for (const end of ['releaseAll', 'close'] as const) {
     expect(runs).toBe(1)
   })
 }
+
+for (const [how, fate, emittedAfterMs] of [
+  ['fails', 'break', 1],
+  ['is not answered', 'lose', 1_100],
+] as const) {
+  test(`a run whose record ${how} is at risk, although its lease was never renewed`, async () => {
+    const remote = new RemoteMemory()
+    remote.fate = (method) => (method === 'renew' ? fate : undefined)
+    const locks = remote.locks()
+    const risks: number[] = []
+    const since = remote.world.now()
+    locks.on('atRisk', ({ remainingMs }) => risks.push(remainingMs, remote.world.now() - since))
+    const running = locks.runOnce('charge', () => 'paid', { ttl: 6_000, wait: 0 }).catch((error: unknown) => error)
+    await remote.pass(1)
+    await remote.pass(emittedAfterMs)
+    expect(risks).toHaveLength(2)
+    expect(risks[0]).toBeGreaterThan(4_000)
+    expect(risks[1]).toBeLessThanOrEqual(emittedAfterMs)
+    // Once for each time of trouble.
+    await remote.pass(2_500)
+    expect(risks).toHaveLength(2)
+    remote.fate = () => undefined
+    await remote.pass(3_000)
+    expect(await running).toBe('paid')
+  })
+}
+
+test('a run whose lease ends while its record cannot be written is told why, with the attempts to write it', async () => {
+  const remote = new RemoteMemory()
+  remote.fate = (method) => (method === 'renew' ? 'break' : undefined)
+  const locks = remote.locks()
+  const losses: unknown[] = []
+  locks.on('lost', ({ why, attempts }) => losses.push({ why, failed: attempts.length > 0 }))
+  const running = locks.runOnce('charge', () => 'paid', { ttl: 1_000, wait: 0 }).catch((error: unknown) => error)
+  await remote.pass(3_000)
+  expect(await running).toMatchObject({ code: 'LOCK_LOST', why: 'unreachable' })
+  expect(losses).toEqual([{ why: 'unreachable', failed: true }])
+})
