@@ -216,6 +216,13 @@ export class Actor {
     )
   }
 
+  /** This instance was granted the key since then. The first name of a group is in the way of others before its user has the group. */
+  #wasGranted(key: string, from: number): boolean {
+    return this.heard.some(
+      (each) => each.event === 'acquired' && `${each.kind}:${each.name}` === key && each.at >= from,
+    )
+  }
+
   /** A wait has ended without a grant: in time, and for the right reason. */
   refused(
     wait: Wait,
@@ -235,6 +242,7 @@ export class Actor {
         this.shape.inProcess ||
         this.judge.wasRefused(process, keyOf(wait.key), from - 10_000, process.local) ||
         this.judge.wasHeldBy(process, wait.key, from) ||
+        this.#wasGranted(wait.key, from) ||
         // The waiter is behind a request of its own process that may be open, or was when its time was up (its caller learns
         // of it much later if the process freezes in between): nobody can tell whether that request has arrived.
         (this.shape.blocks &&
