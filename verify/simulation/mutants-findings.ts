@@ -269,4 +269,17 @@ export const FINDINGS: readonly Mutant[] = [
       },
     ],
   },
+  {
+    name: 'a single attempt waits for each call before it, although none is answered',
+    workload: 'web-locks',
+    shape: 'batches of two',
+    rules: ['late'],
+    edits: [
+      {
+        file: 'core/attempt.ts',
+        find: 'ordered.failure === undefined || world.now() < until',
+        replace: 'until > 0',
+      },
+    ],
+  },
 ]
