@@ -115,6 +115,16 @@ export interface WaitResult extends TryResult {
   token: bigint
 }
 
+/** What happens around a statement that may take long. */
+export interface WaitHooks {
+  /** Asked at the last moment. From then on it takes a cancellation to end the wait. */
+  begins(): boolean
+  /** Answered: from now on a cancellation would hit the next statement. */
+  ended(): void
+  /** The session has the lock. Called with the answer: promises in between would delay the caller that has waited. */
+  granted(result: WaitResult): void
+}
+
 /** One lock to try. `settle` is called before the session sends anything else, so that the next statement sees its effect. */
 export interface LockAttempt {
   id: LockId
@@ -174,21 +184,40 @@ export class Locking {
     )
   }
 
-  /** Stays in the server's queue for as long as one statement may. Undefined: cancelled, or waited in vain. */
-  async wait(id: LockId, mode: LockMode, waitMs: number, ended: () => void): Promise<WaitResult | undefined> {
+  /** Stays in the server's queue for as long as one statement may. Resolves with false if cancelled, or if it waited in vain. */
+  wait(id: LockId, mode: LockMode, waitMs: number, hooks: Omit<WaitHooks, 'begins'>): Promise<boolean> {
     const sentAt = this.#world.now()
-    try {
-      const rows = await this.#connection
-        .run(this.#statements.wait[mode - 1] as NamedStatement, [id.bits], waitMs)
-        .finally(() => ended())
-      if (!isOurBackend(rows)) throw this.#host.fail(poolerError())
-      return { token: tokenOf(rows[0]?.[0]) as bigint, sentAt }
-    } catch (error) {
-      // A timeout or a cancellation may come at the moment of the grant: the statement fails, but the session has the lock.
-      if (await this.#isHeld(id)) return { token: await this.#drawToken(), sentAt }
-      if (errorCode(error) === '55P03' || errorCode(error) === '57014') return undefined
-      throw toLeaseholdError(error)
+    return new Promise((resolve, reject) => {
+      const answered: StatementCallback = (error, rows) => {
+        hooks.ended()
+        if (error || !isOurBackend(rows)) {
+          const cause = error ?? this.#host.fail(poolerError())
+          return void this.#afterFailedWait(id, cause, sentAt, hooks).then(resolve, reject)
+        }
+        try {
+          hooks.granted({ token: tokenOf(rows[0]?.[0]) as bigint, sentAt })
+          resolve(true)
+        } catch (thrown) {
+          reject(thrown)
+        }
+      }
+      this.#connection.send(this.#statements.wait[mode - 1] as NamedStatement, [id.bits], answered, waitMs)
+    })
+  }
+
+  /** A timeout or a cancellation may come at the moment of the grant: the statement fails, but the session has the lock. */
+  async #afterFailedWait(
+    id: LockId,
+    error: unknown,
+    sentAt: number,
+    hooks: Pick<WaitHooks, 'granted'>,
+  ): Promise<boolean> {
+    if (await this.#isHeld(id)) {
+      hooks.granted({ token: await this.#drawToken(), sentAt })
+      return true
     }
+    if (errorCode(error) === '55P03' || errorCode(error) === '57014') return false
+    throw toLeaseholdError(error)
   }
 
   #tryCovered(attempts: readonly LockAttempt[], atomic: boolean, next: () => void): void {

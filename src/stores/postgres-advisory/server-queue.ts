@@ -3,7 +3,7 @@ import type { World } from '../../util/world.js'
 import { toLeaseholdError } from './errors.js'
 import { blockerOf, grantOf, type HeldLocks, identOf, isShared } from './held-locks.js'
 import type { LockId } from './keys.js'
-import { ttlClassOf } from './locking.js'
+import { ttlClassOf, type WaitHooks } from './locking.js'
 import type { AdvisorySession } from './session.js'
 import type { AdvisorySessions } from './sessions.js'
 
@@ -146,25 +146,24 @@ export class ServerQueue {
       }
       wait.session = session
       this.#sessions.keepOneListening()
-      while (wait.claims.size > 0) {
-        const granted = await session.wait(wait.id, wait.shared, wait.longestTtlMs, {
-          begins: () => {
-            wait.blocked = wait.claims.size > 0
-            wait.statements++
-            return wait.blocked
-          },
-          ended: async () => {
-            wait.blocked = false
-            await wait.cancelling
-          },
-        })
-        if (granted) return this.#grant(wait, session, granted.token, granted.sentAt)
-      }
+      const hooks = this.#hooksOf(wait, session)
+      while (wait.claims.size > 0) if (await session.wait(wait.id, wait.shared, wait.longestTtlMs, hooks)) return
       this.#end(wait)
       session.endWait()
     } catch (error) {
       this.#fail(wait, toLeaseholdError(error))
       if (session && !session.lost) session.endWait()
+    }
+  }
+
+  #hooksOf(wait: ServerWait, session: AdvisorySession): WaitHooks {
+    return {
+      begins: () => {
+        wait.statements++
+        return (wait.blocked = wait.claims.size > 0)
+      },
+      ended: () => void (wait.blocked = false),
+      granted: ({ token, sentAt }) => this.#grant(wait, session, token, sentAt),
     }
   }
 

@@ -10,18 +10,10 @@ import {
   Locking,
   type SessionHost,
   type UnlockRequest,
-  type WaitResult,
+  type WaitHooks,
 } from './locking.js'
 import { type Backend, type SetupOptions, setUpSession } from './setup.js'
 import { lockMode } from './statements.js'
-
-/** What happens around a statement that may take long. */
-export interface WaitHooks {
-  /** Asked at the last moment. From then on it takes a cancellation to end the wait. */
-  begins(): boolean
-  /** Answered. The promise has to settle before the next statement: a late cancellation would hit that one. */
-  ended(): Promise<void>
-}
 
 interface PendingPing {
   resolve(sentAt: number): void
@@ -167,11 +159,10 @@ export class AdvisorySession {
     return this.#enqueue((settle) => this.#queries.push({ ...settle, text, values }))
   }
 
-  /** Stays in the server's queue. Undefined: cancelled, or waited for as long as one statement may. */
-  async wait(id: LockId, shared: boolean, ttlMs: number, hooks: WaitHooks): Promise<WaitResult | undefined> {
+  /** Stays in the server's queue. Resolves with whether the lock was granted: not if cancelled, or after as long as one statement may wait. */
+  async wait(id: LockId, shared: boolean, ttlMs: number, hooks: WaitHooks): Promise<boolean> {
     await this.#idleLimit.cover(ttlMs)
-    if (!hooks.begins()) return undefined
-    return this.#locking.wait(id, lockMode(id, shared), this.#options.queueMs, () => void hooks.ended())
+    return hooks.begins() && this.#locking.wait(id, lockMode(id, shared), this.#options.queueMs, hooks)
   }
 
   /** Its wait is over, and it holds nothing. */
