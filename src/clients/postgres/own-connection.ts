@@ -71,6 +71,8 @@ export class OwnConnection {
   readonly #urgent: PendingMessage[] = []
   readonly #others: PendingMessage[] = []
   #session: Promise<OwnSession> | undefined
+  /** The same once it is open: a message that finds it leaves in the turn of its call. */
+  #opened: OwnSession | undefined
   /** Fails the message that is under way, because its connection broke. */
   #fail: (() => void) | undefined
   #busy = false
@@ -119,7 +121,7 @@ export class OwnConnection {
 
   async #end(): Promise<void> {
     const session = this.#session
-    this.#session = undefined
+    this.#session = this.#opened = undefined
     await session?.then(
       (open) => open.end(),
       () => {},
@@ -132,17 +134,19 @@ export class OwnConnection {
 
   async #work(): Promise<void> {
     this.#busy = true
-    const session = await this.#connect().catch(
-      (error: unknown) => new NotConnectedError(String(error), { cause: error }),
-    )
+    const session =
+      this.#opened ??
+      (await this.#connect().catch((error: unknown) => new NotConnectedError(String(error), { cause: error })))
     if (session instanceof NotConnectedError) {
       for (const { reject } of [...this.#urgent.splice(0), ...this.#others.splice(0)]) reject(session)
       this.#busy = false
       return
     }
-    session.keepAlive(true)
     for (let job = this.#next(); job; job = this.#next()) {
-      if (!(await this.#carryOut(job, session))) break
+      const carried = this.#carryOut(job, session)
+      // After the first message has left: a waiter in another process waits for it.
+      session.keepAlive(true)
+      if (!(await carried)) break
     }
     session.keepAlive(false)
     this.#busy = false
@@ -163,20 +167,27 @@ export class OwnConnection {
       this.#forget(opening)
     })
     this.#session = opening
-    opening.catch(() => {
-      this.#notBefore = realWorld.now() + PAUSE_MS
-      this.#forget(opening)
-    })
+    opening.then(
+      (session) => {
+        if (this.#session === opening) this.#opened = session
+      },
+      () => {
+        this.#notBefore = realWorld.now() + PAUSE_MS
+        this.#forget(opening)
+      },
+    )
     return opening
   }
 
   #forget(session: Promise<OwnSession>): void {
-    if (this.#session === session) this.#session = undefined
+    if (this.#session === session) this.#session = this.#opened = undefined
   }
 
   /** Resolves with whether the connection can carry the next message. */
   #carryOut({ sql, afterwards, timeoutMs, resolve, reject }: PendingMessage, session: OwnSession): Promise<boolean> {
     const current = this.#session
+    // Sent before anything is made that only its answer needs.
+    const answer = session.send(sql, afterwards)
     return new Promise((done) => {
       const fail = (why: string): void => {
         settled()
@@ -195,7 +206,7 @@ export class OwnConnection {
         if (this.#fail === broke) this.#fail = undefined
       }
       this.#fail = broke
-      session.send(sql, afterwards).then(
+      answer.then(
         (value) => {
           settled()
           resolve(value)
