@@ -122,8 +122,13 @@ declare
   v_answer json;
   v_setting text;
 begin
-  if {schema}.leasehold_lock(array[p_key]) <> '{}' then
-    return json_build_array(2);
+  -- leasehold_lock, without the price of a call where it has nothing to refuse and nothing to wait for.
+  if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') = 'on'
+    or not pg_try_advisory_xact_lock({lockClass}, hashtext(p_key))
+  then
+    if {schema}.leasehold_lock(array[p_key]) <> '{}' then
+      return json_build_array(2);
+    end if;
   end if;
   v_answer := {schema}.leasehold_decide(
     p_key, p_owner, p_weight, p_capacity, p_ttl_ms, p_value, p_queue_ms, p_announce, p_steal, p_subscriber);

@@ -46,8 +46,13 @@ declare
   v_setting text;
   d record;
 begin
-  if {schema}.leasehold_lock(array[p_key]) <> '{}' then
-    return 2;
+  -- leasehold_lock, without the price of a call where it has nothing to refuse and nothing to wait for.
+  if current_setting('transaction_isolation') <> 'read committed' or current_setting('transaction_read_only') = 'on'
+    or not pg_try_advisory_xact_lock({lockClass}, hashtext(p_key))
+  then
+    if {schema}.leasehold_lock(array[p_key]) <> '{}' then
+      return 2;
+    end if;
   end if;
   if v_fast then
     -- Fast path, in one statement: what leasehold_end_lease does to a lease without a queue, or to an exclusive one whose first
