@@ -250,7 +250,7 @@ export class WaitQueue<W extends Waiter = Waiter> {
   }
 
   hear(event: StoreEvent): void {
-    if ('owner' in event && event.owner !== undefined) {
+    if (event.type !== 'changed' && event.owner !== undefined) {
       const named = this.#byOwner ? this.#byOwner.get(event.owner) : this.#asked
       if (named?.owner === event.owner) named.hear(event)
       return

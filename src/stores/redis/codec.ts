@@ -186,6 +186,11 @@ export function answersToReleases(reply: RedisReply, count: number): Released[] 
   return answersOf(reply, count).map(releasedOf)
 }
 
+/** The same to a lone one. */
+export function answerToRelease(reply: RedisReply): Released[] {
+  return [releasedOf(reply)]
+}
+
 function releasedOf(reply: RedisReply): Released {
   const error = failureOf(reply)
   if (error) return { outcome: 'unknown', error }

@@ -93,14 +93,14 @@ export class GrantInbox {
     if (this.#closed) return
     if (this.#commands.size > 0) return void Promise.allSettled(this.#commands).then(this.#wait)
     this.#waiting = true
-    // A connection that only seems to be open would leave every hand-off to the heartbeat of its waiter.
-    this.#silence = setTimeout(this.#break, BLOCK_MS + this.#options.timeoutMs)
-    this.#silence.unref()
+    // A connection that only seems to be open would leave every hand-off to the heartbeat of its waiter. The timer runs on between two
+    // BLMPOPs: to clear it when a grant arrives would delay the waiter.
+    if (this.#silence) this.#silence.refresh()
+    else this.#silence = setTimeout(this.#break, BLOCK_MS + this.#options.timeoutMs).unref()
     this.#subscriber.popGrants(this.#options.name, BLOCK_MS).then(this.#take, this.#break)
   }
 
   readonly #take = (reply: RedisReply): void => {
-    clearTimeout(this.#silence)
     this.#waiting = false
     const messages = grantMessagesOf(reply)
     for (let i = 0; i < messages.length; i++) {
@@ -133,6 +133,8 @@ function isRefusal(error: unknown): boolean {
 
 /** A grant as it was pushed. A token of 0: the owner is first in the queue, there is room, and it may ask. */
 export interface GrantMessage {
+  /** The plain key. */
+  plain: string
   owner: string
   token: bigint
   /** By the server's clock, in milliseconds. It may have lain in a buffer since it was sent. */
@@ -148,14 +150,11 @@ const TOKEN_END = 16
 const TIME_END = TOKEN_END + 13
 const END_END = TIME_END + 1
 
-/** Where the name of the key begins, behind the owner. */
-export function endOfOwner(message: string): number {
-  return message.indexOf('\0', END_END)
-}
-
-/** What a message says, the name of the key excepted. Somebody waits for it: so in as few steps as can be. */
-export function grantOf(message: string, end: number): GrantMessage {
+/** What a message says. Somebody waits for it: so in as few steps as can be. */
+export function grantOf(message: string): GrantMessage {
+  const end = message.indexOf('\0', END_END)
   return {
+    plain: message.slice(end + 1),
     owner: message.slice(END_END, end),
     token: BigInt(message.slice(0, TOKEN_END)),
     endMs: Number(message.slice(TOKEN_END, TIME_END)),

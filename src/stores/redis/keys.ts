@@ -105,6 +105,12 @@ export class Keys {
     return this.#of(key)
   }
 
+  /** The names that a call for this key alone declares; undefined for a key that cannot be carried. */
+  lone(key: string): string[] | undefined {
+    const known = this.#known.get(key) ?? (key.includes('\0') ? undefined : this.#of(key))
+    return known && [known.index.name, known.plain]
+  }
+
   /** The plain name of a key, if it belongs to this index. Without looking it up where the key itself tells. */
   plainIn(index: Index, key: string): string | undefined {
     if (!this.cluster && this.lead === '' && key.startsWith(`${index.kind}:`) && !key.includes('\0')) return key

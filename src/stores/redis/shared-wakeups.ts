@@ -6,7 +6,7 @@
  */
 import type { LeaseId, StoreEvent, Watch } from '../../store.js'
 import type { Adapter } from '../../clients/redis/adapter.js'
-import { endOfOwner, grantOf, revokedOf } from './grant-inbox.js'
+import { grantOf, revokedOf } from './grant-inbox.js'
 import type { Keys } from './keys.js'
 import { type SubscriberConnection, SubscriberConnections, type WakeupsOptions } from './subscriber-connection.js'
 import { Topic, type TopicListener, type WakeupsUser } from './topic.js'
@@ -49,7 +49,7 @@ export class SharedWakeups {
       ...options,
       probe: (list) => this.#user?.probe(list) ?? Promise.reject(new Error('no store listens any more')),
       message: (channel, text) => this.#receiveMessage(channel, text),
-      grant: (message) => this.#receive(message),
+      grant: this.#receive,
       broken: (address, pauseMs) => {
         this.#lose(address)
         this.#auditIn(pauseMs)
@@ -289,10 +289,9 @@ export class SharedWakeups {
     }
   }
 
-  #receive(message: string): void {
-    const end = endOfOwner(message)
-    const key = this.#keys.key(message.slice(end + 1))
-    const grant = grantOf(message, end)
+  readonly #receive = (message: string): void => {
+    const grant = grantOf(message)
+    const key = this.#keys.key(grant.plain)
     this.#topics.get(GRANTS)?.receive(key, grant)
     this.#topics.get(key)?.receive(key, grant)
   }

@@ -22,8 +22,10 @@ import type {
 import { realWorld } from '../../util/world.js'
 import type { Adapter, RedisReply } from '../../clients/redis/adapter.js'
 import {
+  answerToRelease,
   answersToReleases,
   answersToTakes,
+  entryOf,
   metersOf,
   termsOfReleases,
   termsOfTakes,
@@ -32,7 +34,7 @@ import {
 } from './codec.js'
 import type { GrantMessage } from './grant-inbox.js'
 import { ForeignHolders, RedisInspector } from './inspect.js'
-import { Keys } from './keys.js'
+import { type Index, Keys } from './keys.js'
 import { Readiness } from './readiness.js'
 import { MasterWatch, Replication } from './replication.js'
 import { AcquireCalls } from './acquire.js'
@@ -177,12 +179,20 @@ export class RedisStore implements Store {
   }
 
   release(leases: readonly LeaseId[]): Promise<Released[]> {
+    const lone = leases.length === 1 && !this.#declareKeys ? this.#releaseAlone(leases[0] as LeaseId) : undefined
+    if (lone) return lone
     const ask = (call: IndexedCall<LeaseId>): Promise<Released[]> => {
       const { length } = call.items
       const read = (reply: RedisReply): Released[] => answersToReleases(reply, length)
       return this.#transport.ask(this.#scripts.release, this.#declared(call), termsOfReleases(call.items), read)
     }
     return byIndex(this.#keys, leases, false, ask, unknown)
+  }
+
+  /** Somebody may wait for it: so in fewer steps than `byIndex` takes. Undefined for a key that cannot be carried. */
+  #releaseAlone({ key, owner, token }: LeaseId): Promise<Released[]> | undefined {
+    const names = this.#keys.lone(key)
+    return names && this.#transport.ask(this.#scripts.release, names, [entryOf(owner, token)], answerToRelease)
   }
 
   watch(key: string, listener: (event: StoreEvent) => void): Watch {
@@ -288,18 +298,23 @@ export class RedisStore implements Store {
   }
 
   /** What a pushed grant is worth now: it may have lain in a buffer, or its replicas may not have it. */
-  #judge(key: string, { owner, token, endMs, tokens }: GrantMessage, deliver: (event: StoreEvent) => void): void {
+  #judge(key: string, grant: GrantMessage, deliver: (event: StoreEvent) => void): void {
     const index = this.#keys.index(key)
-    const judge = (): void => {
-      const ttlMs = this.#readiness.clockOf(index).leftMs(endMs, realWorld.now())
-      // Over, or nobody knows: to ask costs one request and tells for certain.
-      if (token === 0n || ttlMs <= 0) deliver({ type: 'freed', owner })
-      else deliver({ type: 'granted', owner, token, ttlMs, tokens })
-    }
-    if (!this.#replication || token === 0n) return judge()
-    this.#replication.confirm(index).then(judge, () => {
-      this.release([{ key, owner, token }]).catch(() => {})
-      deliver({ type: 'freed', owner })
-    })
+    if (!this.#replication || grant.token === 0n) return deliver(this.#eventOf(index, grant))
+    const { owner, token } = grant
+    this.#replication.confirm(index).then(
+      () => deliver(this.#eventOf(index, grant)),
+      () => {
+        this.release([{ key, owner, token }]).catch(() => {})
+        deliver({ type: 'freed', owner })
+      },
+    )
+  }
+
+  #eventOf(index: Index, { owner, token, endMs, tokens }: GrantMessage): StoreEvent {
+    const ttlMs = this.#readiness.clockOf(index).leftMs(endMs, realWorld.now())
+    // Over, or nobody knows: to ask costs one request and tells for certain.
+    if (token === 0n || ttlMs <= 0) return { type: 'freed', owner }
+    return { type: 'granted', owner, token, ttlMs, tokens }
   }
 }

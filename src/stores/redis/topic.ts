@@ -27,6 +27,8 @@ export class Topic {
   #listeners: readonly TopicListener[] = []
   /** Of the store behind each listener, in the same order. */
   #judges: readonly Judge[] = []
+  /** The judge of all listeners, if they have one in common: looked for beforehand, since somebody waits for each grant. */
+  #judge: Judge | undefined
   /** It was live before: what happened since may have been missed. */
   #interrupted = false
   readonly #settle = new Set<(live: boolean) => void>()
@@ -41,6 +43,7 @@ export class Topic {
   add(listener: TopicListener, judge: Judge): void {
     this.#listeners = [...this.#listeners, listener]
     this.#judges = [...this.#judges, judge]
+    this.#findCommon()
   }
 
   /** A function given twice listens twice. Returns whether it was the last one. */
@@ -48,20 +51,25 @@ export class Topic {
     const at = this.#listeners.indexOf(listener)
     this.#listeners = this.#listeners.filter((_, i) => i !== at)
     this.#judges = this.#judges.filter((_, i) => i !== at)
+    this.#findCommon()
     return this.#listeners.length === 0
+  }
+
+  #findCommon(): void {
+    const first = this.#judges[0]
+    this.#judge = this.#judges.every((judge) => judge === first) ? first : undefined
   }
 
   /** Each store judges by what it knows of the server, and tells its own listeners. */
   receive(key: string, grant: GrantMessage): void {
-    const [first] = this.#judges
-    if (first && this.#judges.every((judge) => judge === first))
-      return first(key, grant, (event) => this.tell(event, key))
+    if (this.#judge) return this.#judge(key, grant, (event) => this.tell(event, key))
     for (const judge of new Set(this.#judges)) judge(key, grant, (event) => this.tell(event, key, judge))
   }
 
   /** A listener that throws must not keep the event from the others, nor end the loop that reads the connection. */
   tell(event: StoreEvent, key?: string, by?: Judge): void {
-    const [listeners, judges] = [this.#listeners, this.#judges]
+    const listeners = this.#listeners
+    const judges = this.#judges
     for (let i = 0; i < listeners.length; i++) {
       if (by && judges[i] !== by) continue
       try {
