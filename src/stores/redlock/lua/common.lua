@@ -20,8 +20,6 @@ local REVOKED = 'leasehold:redlock:revoked'
 local MAX_OWNERS = 500
 -- MAX_EXPIRED: expired readers removed by one call. More arguments than Lua can unpack would fail.
 local MAX_EXPIRED = 1000
--- SWEEP: record fields sampled by one call, and as many again per item: about as many as a call can leave behind.
-local SWEEP = 16
 -- Clients may put a prefix before every key. Messages carry names without it.
 local PREFIX = string.sub(KEYS[1], 1, -1 - #'leasehold:redlock')
 local READERS = KEYS[1] .. ':readers:'
@@ -178,8 +176,9 @@ end
 
 -- Leases that expired leave their names in the record. A sample is checked now and then, so the record stays about as small as
 -- what is held. (Redis before 6.2 has no HRANDFIELD, and keeps them until the next listing.)
-local function sweepExpired(size)
-  local sample = redis.pcall('HRANDFIELD', KEYS[1], SWEEP + SWEEP * size)
+-- `every`: one in so many calls sweeps. It samples as many fields, and as many again per item: about what these calls can leave behind.
+local function sweepExpired(every, size)
+  local sample = redis.pcall('HRANDFIELD', KEYS[1], every + every * size)
   for _, field in ipairs(sample.err and {} or sample) do
     if string.sub(field, 1, 1) == ':' and call('EXISTS', PREFIX .. string.sub(field, 2)) == 0 then call('HDEL', KEYS[1], field) end
   end

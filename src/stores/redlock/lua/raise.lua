@@ -62,5 +62,5 @@ if not quick then
   answers = runItems(1, size, 3, 0, raise, {})
   if tonumber(raised) > tonumber(call('HGET', KEYS[1], 'counter') or 0) then call('HSET', KEYS[1], 'counter', raised) end
 end
-sweepExpired(size)
+sweepExpired(16, size)
 return answers
