@@ -19,7 +19,8 @@ export class OrderedRequests {
   readonly #batcher: Batcher
   #pending: Pending[] = []
   #state: 'idle' | 'scheduled' | 'sending' = 'idle'
-  #onDrained: (() => void)[] = []
+  /** Callers of `answered`, each with the last request that was pending at its call. */
+  #listeners: { last: Pending | undefined; resolve: () => void }[] = []
   /** Why the last call was not answered, if it was not and more are to follow. */
   failure: unknown = undefined
 
@@ -35,9 +36,10 @@ export class OrderedRequests {
     queueMicrotask(() => process.nextTick(() => this.#flush()))
   }
 
-  /** Settles when everything asked for so far has been answered. */
-  async drained(): Promise<void> {
-    if (this.#state !== 'idle') await new Promise<void>((resolve) => this.#onDrained.push(resolve))
+  /** Settles when everything asked for so far has been answered, or the store has not answered a call. Later requests are not waited for. */
+  async answered(): Promise<void> {
+    if (this.#state === 'idle') return
+    await new Promise<void>((resolve) => this.#listeners.push({ last: this.#pending.at(-1), resolve }))
   }
 
   #flush(): void {
@@ -45,7 +47,7 @@ export class OrderedRequests {
     if (batch.length === 0) {
       this.#state = 'idle'
       this.failure = undefined
-      for (const drained of this.#onDrained.splice(0)) drained()
+      this.#notify()
       return
     }
     this.#state = 'sending'
@@ -58,8 +60,19 @@ export class OrderedRequests {
       // Each in turn: a callback that was granted first is called first.
       for (const [i, { answered }] of batch.entries()) answered(answers[i] as Answer, sentAt)
       this.failure = failureOf(answers)
+      this.#notify()
       this.#flush()
     })
+  }
+
+  /** A silent store would keep them waiting for its time limit once per call, so that they wait for no further call of it. */
+  #notify(): void {
+    if (this.#listeners.length === 0) return
+    const pending = new Set(this.#pending)
+    const isDue = (last: Pending | undefined): boolean => !last || this.failure !== undefined || !pending.has(last)
+    const due = this.#listeners.filter(({ last }) => isDue(last))
+    this.#listeners = this.#listeners.filter(({ last }) => !isDue(last))
+    for (const { resolve } of due) resolve()
   }
 
   /** As many as one call can carry: a later one must not overtake those that another partition has to answer. */

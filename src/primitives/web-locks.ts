@@ -75,8 +75,8 @@ export class WebLocks {
 
   async query(): Promise<WebLockSnapshot> {
     const prefix = `lock:${this.#defaults.prefix}`
-    // What was requested before is in the store by then.
-    await this.#engine.ordered.drained()
+    // What was requested before is in the store by then, unless that does not answer.
+    await this.#engine.ordered.answered()
     // Also the names of before: a request that is granted during this query is in no list of holders yet, and waits no longer.
     const contested = new Set(this.#awaited(prefix))
     const holders = await this.#engine.read('query', (store) => store.holders?.(prefix))

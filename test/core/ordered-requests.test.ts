@@ -60,3 +60,36 @@ test('a request with ifAvailable is sent although a call before it failed a mome
   await remote.pass(100)
   expect(impatient.outcome).toBe('held')
 })
+
+test('query() ends within two time limits of a silent store, however many requests were made before it', async () => {
+  const remote = new RemoteMemory({ maxBatch: 2 })
+  remote.fate = () => 'lose'
+  const locks = remote.locks()
+  for (let i = 0; i < 20; i++) request(remote, locks, `before ${i}`)
+  await remote.pass(100)
+  let pending: number | undefined
+  void locks.query().then((snapshot) => (pending = snapshot.pending.length))
+  await remote.pass(3_950)
+  // Listings are answered: what is not in the store yet is known here.
+  expect(pending).toBe(20)
+  void locks.close({ grace: 0 })
+  await remote.pass(10_000)
+})
+
+test('query() shows what was requested before it, and does not wait for requests that are made later', async () => {
+  const remote = new RemoteMemory({ maxBatch: 2 })
+  remote.fate = (method) => (method === 'acquire' ? { replyMs: 500 } : undefined)
+  const locks = remote.locks()
+  const hold = (name: string): void => void locks.request(name, () => new Promise(() => {})).catch(() => {})
+  for (let i = 0; i < 4; i++) hold(`before ${i}`)
+  await remote.pass(100)
+  let held: string[] | undefined
+  void locks.query().then((snapshot) => (held = snapshot.held.map(({ name }) => name).sort()))
+  for (let round = 0; round < 10; round++) {
+    for (let i = 0; i < 2; i++) hold(`later ${round} ${i}`)
+    await remote.pass(200)
+  }
+  expect(held?.filter((name) => name.startsWith('before'))).toEqual(['before 0', 'before 1', 'before 2', 'before 3'])
+  void locks.close({ grace: 0 })
+  await remote.pass(60_000)
+})
