@@ -206,3 +206,27 @@ test('a renewal for a shorter time than is left shortens no lease of its batch',
   expect(Number(await server.command('PTTL', 'lock:a'))).toBeGreaterThan(20_000)
   expect(Number(await server.command('PTTL', 'lock:b'))).toBeGreaterThan(2_000)
 })
+
+test.each([0, 1, 9])(
+  'a take of %i leaves a key of another type as it is, and says so, in a batch as alone',
+  async (cost) => {
+    const store = open()
+    const limits = [{ algorithm: 'token-bucket' as const, limit: 5, perMs: 60_000, burst: 5 }]
+    const take = (...keys: string[]): ReturnType<NonNullable<Store['take']>> =>
+      (store.take as NonNullable<Store['take']>)(keys.map((key) => ({ key, limits, cost })))
+    const spend = (key: string): unknown => store.take?.([{ key, limits, cost: 1 }])
+    await spend('limiter:api:a')
+    const [meter] = (await server.command('KEYS', '*limiter*')) as string[]
+    await server.command('DEL', meter as string)
+    await server.command('RPUSH', meter as string, 'somebody')
+    const refused = {
+      granted: 'unknown',
+      error: expect.objectContaining({ message: expect.stringContaining('WRONGTYPE') }),
+    }
+    expect(await take('limiter:api:a')).toEqual([refused])
+    const [first, second] = await take('limiter:api:b', 'limiter:api:a')
+    expect(first).toMatchObject({ allowed: cost < 9 })
+    expect(second).toEqual(refused)
+    expect(await server.command('TYPE', meter as string)).toBe('list')
+  },
+)

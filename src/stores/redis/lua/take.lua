@@ -264,6 +264,7 @@ local function takeBuckets(limit, amount)
   local try, pack, unpackTime = redis.pcall, struct.pack, struct.unpack
   local held = try('MGET', (unpack or table.unpack)(KEYS))
   if held.err then return false end
+  -- MGET shows no key of another type. NX does not overwrite it, and GET names the error, as for `takeBucket`.
   -- taken: a bucket may be there twice, and `held` does not show what the first request took.
   local burst, perToken, taken = limit.burst, limit.perToken, {}
   local charge, never = amount * perToken, amount > burst or limit.limit == 0
@@ -273,20 +274,22 @@ local function takeBuckets(limit, amount)
     if fullAt < now then fullAt = now end
     local free = burst - (fullAt > now and (fullAt - now) / perToken or 0)
     local short = never and math.huge or (amount - free) * perToken
-    if short > HAIR then
+    local isNew, set = not value and not taken[meter]
+    if short > HAIR or amount == 0 then
+      if isNew then set = try('GET', meter) end
+    else
+      fullAt = fullAt + charge
+      local life = fullAt - now < 1000 and SHORTEST_LIFE or ceil(fullAt - now)
+      if isNew then set = try('SET', meter, pack('<d', fullAt), 'PX', life, 'NX') or try('GET', meter)
+      else set = try('SET', meter, pack('<d', fullAt), 'PX', life) end
+    end
+    if set and set.err then
+      answers[n + 1], n = '!' .. set.err, n + 1
+    elseif short > HAIR then
       answers[n + 1], n = { 0, max(floor(free + HAIR), 0), micros(short), micros(fullAt - now) }, n + 1
     else
-      local set
-      if amount > 0 then
-        fullAt = fullAt + charge
-        set = try('SET', meter, pack('<d', fullAt), 'PX', fullAt - now < 1000 and SHORTEST_LIFE or ceil(fullAt - now))
-      end
-      if set and set.err then
-        answers[n + 1], n = '!' .. set.err, n + 1
-      else
-        taken[meter] = fullAt
-        answers[n + 1], answers[n + 2], n = max(floor(free - amount + HAIR), 0), ceil((fullAt - now) * 1000 - HAIR), n + 2
-      end
+      taken[meter] = fullAt
+      answers[n + 1], answers[n + 2], n = max(floor(free - amount + HAIR), 0), ceil((fullAt - now) * 1000 - HAIR), n + 2
     end
   end
   return true
