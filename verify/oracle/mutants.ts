@@ -69,7 +69,7 @@ const redis: readonly OracleMutant[] = [
     store: 'redis',
     name: 'the token counter is stored with the lock',
     file: LUA,
-    find: "if known[1] >= token then token = string.format('%.0f', known[1] + 1) end",
+    find: "if last >= token then token = string.format('%.0f', last + 1) end",
     replace: "token = '1000000000000000'",
     campaign: 'plain',
   },
