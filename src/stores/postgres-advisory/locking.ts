@@ -121,7 +121,10 @@ export interface WaitHooks {
   begins(): boolean
   /** Answered: from now on a cancellation would hit the next statement. */
   ended(): void
-  /** The session has the lock. Called with the answer: promises in between would delay the caller that has waited. */
+  /**
+   * The session has the lock. Called with the answer: promises in between would delay the caller that has waited. Throws if the session
+   * was lost meanwhile.
+   */
   granted(result: WaitResult): void
 }
 
@@ -164,13 +167,27 @@ export class Locking {
     const [only] = unlocks
     const alone = unlocks.length === 1 && only
     const done: StatementCallback = (error, rows) => {
-      if (error) failAll(unlocks, toLeaseholdError(error))
-      else if (alone) alone.settle(rows[0]?.[0] === 't')
+      if (error) return void this.#unlockAgain(unlocks, error).finally(next)
+      if (alone) alone.settle(rows[0]?.[0] === 't')
       else for (const [n, held] of rows) unlocks[Number(n) - 1]?.settle(held === 't')
       next()
     }
     if (alone) this.#connection.send(unlockOne[alone.mode - 1] as NamedStatement, [alone.id.bits], done)
     else this.#connection.send(unlockMany, arrays(unlocks), done)
+  }
+
+  /**
+   * A statement that was cancelled has unlocked some, all or none, and nobody knows what is left any more: the session would keep it for as
+   * long as it lives. What it held counts as held, whichever of the two statements has unlocked it.
+   */
+  async #unlockAgain(unlocks: readonly UnlockRequest[], error: unknown): Promise<void> {
+    if (error instanceof SessionLost) return failAll(unlocks, error)
+    try {
+      await this.#connection.run(this.#statements.unlockMany, arrays(unlocks))
+    } catch {
+      return failAll(unlocks, this.#host.fail(error))
+    }
+    for (const unlock of unlocks) unlock.settle(true)
   }
 
   /** `atomic`: all or none. */

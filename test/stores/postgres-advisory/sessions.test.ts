@@ -242,6 +242,27 @@ describe('waiting', () => {
     expect(granted).toBeGreaterThan(50)
   })
 
+  test('a lock whose unlock is cancelled does not stay behind', async () => {
+    const store = fixture.store()
+    const [kept, held] = [claim('kept', { ttlMs: 600_000 }), claim('cancelled', { ttlMs: 600_000 })]
+    for (const each of [kept, held]) expect((await ask(store, each)).granted).toBe(true)
+    const [pid] = await fixture.sessions()
+    // The first unlock of a session looks its function up, and waits for the catalog here.
+    await fixture.query('BEGIN')
+    await fixture.query('LOCK TABLE pg_proc')
+    const releasing = store.release([held])
+    await until('the unlock waits', async () => {
+      const waiting = await fixture.query('SELECT FROM pg_locks WHERE pid = $1 AND NOT granted', [pid])
+      return waiting.length === 1
+    })
+    await fixture.query('SELECT pg_cancel_backend($1)', [pid])
+    await fixture.query('COMMIT')
+    const released = await releasing
+    expect(await fixture.held()).toBe(1)
+    expect(released).toEqual([{ outcome: 'released' }])
+    expect(await store.renew([kept])).toMatchObject([{ outcome: 'ours' }])
+  })
+
   test('readers that keep coming in one process do not starve a writer in another', async () => {
     const [a, b] = [fixture.store(), createLocks(fixture.store())]
     let readers: ReturnType<typeof reader>[] = []
