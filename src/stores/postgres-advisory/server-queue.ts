@@ -147,12 +147,15 @@ export class ServerQueue {
       wait.session = session
       this.#sessions.keepOneListening()
       const hooks = this.#hooksOf(wait, session)
-      while (wait.claims.size > 0) if (await session.wait(wait.id, wait.shared, wait.longestTtlMs, hooks)) return
+      while (wait.claims.size > 0) {
+        if (await session.wait(wait.id, wait.shared, wait.longestTtlMs, hooks)) return
+        await wait.cancelling
+      }
       this.#end(wait)
       session.endWait()
     } catch (error) {
       this.#fail(wait, toLeaseholdError(error))
-      if (session && !session.lost) session.endWait()
+      if (session && !session.lost) this.#endWait(wait, session)
     }
   }
 
@@ -163,7 +166,11 @@ export class ServerQueue {
         return (wait.blocked = wait.claims.size > 0)
       },
       ended: () => void (wait.blocked = false),
-      granted: ({ token, sentAt }) => this.#grant(wait, session, token, sentAt),
+      granted: ({ token, sentAt }) => {
+        // The lock has ended with its session, and nobody would tell a holder that comes after the loss was told.
+        if (session.lost) throw session.lost
+        this.#grant(wait, session, token, sentAt)
+      },
     }
   }
 
@@ -179,7 +186,7 @@ export class ServerQueue {
       this.#drop(wait, ident)
       this.#handOff(wait, session, token, sentAt, queued)
     }
-    session.waiting = false
+    this.#endWait(wait, session)
     if (wait.claims.size > 0) this.#waitAgain(wait)
   }
 
@@ -254,7 +261,7 @@ export class ServerQueue {
       wait.session = undefined
       this.#end(wait)
       session.unlock(wait.id, wait.shared, (outcome) => {
-        if (typeof outcome === 'boolean') session.endWait()
+        if (typeof outcome === 'boolean') this.#endWait(wait, session)
         else session.fail(outcome.error)
       })
     } else if (wait.blocked && !wait.cancelling) {
@@ -264,13 +271,20 @@ export class ServerQueue {
     }
   }
 
+  /** Not before a cancellation that is still under way was answered: it would hit what the session is asked next, such as another wait. */
+  #endWait({ cancelling }: ServerWait, session: AdvisorySession): void {
+    if (cancelling) void cancelling.then(() => session.endWait())
+    else session.endWait()
+  }
+
   /** Repeats until the wait has ended or has claims again. Without a session to cancel from, its own session is ended. */
   async #cancel(wait: ServerWait, session: AdvisorySession): Promise<void> {
     try {
       await this.#sessions.cancelWait(session)
       this.#world.after(CANCEL_AGAIN_MS, () => this.#endIfUnwanted(wait))
     } catch (error) {
-      session.fail(error)
+      // A wait that was answered meanwhile needs no cancellation, and others may hold locks on its session.
+      if (wait.blocked) session.fail(error)
     }
   }
 

@@ -173,10 +173,10 @@ export class AdvisorySession {
     return hooks.begins() && this.#locking.wait(id, lockMode(id, shared), this.#options.queueMs, hooks)
   }
 
-  /** Its wait is over, and it holds nothing. */
+  /** Its wait is over. */
   endWait(): void {
     this.waiting = false
-    this.ttlClass = undefined
+    if (this.holdings.size === 0) this.ttlClass = undefined
     this.#scheduleIdleCheck()
   }
 

@@ -242,6 +242,40 @@ describe('waiting', () => {
     expect(granted).toBeGreaterThan(50)
   })
 
+  test('a cancellation that comes too late hits no other wait on the same session', async () => {
+    const [a, b, c] = [fixture.store(), fixture.store({ timeout: 20_000 }), fixture.store()]
+    const [first, second] = [claim('first'), claim('second')]
+    await a.acquire([first, second])
+    const own = new Set(await fixture.sessions())
+    await ask(b, claim('other'))
+    const asking = (await fixture.sessions()).find((pid) => !own.has(pid)) as number
+    await ask(b, claim('longer', { ttlMs: 60_000 }))
+    const given = claim('first', { blockMs: 20_000 })
+    const waiting = ask(b, given)
+    await until('it stands in the queue', async () => (await fixture.waiting()) === 1)
+    // The session that has to cancel is frozen, and the wait is granted meanwhile.
+    process.kill(asking, 'SIGSTOP')
+    const order: string[] = []
+    let early: Promise<unknown>
+    let late: Promise<unknown>
+    try {
+      expect(await b.release([given])).toEqual([{ outcome: 'released' }])
+      await a.release([first])
+      expect((await waiting).granted).toBe(false)
+      await until('the grant that nobody wants is unlocked', async () => (await fixture.held()) === 3)
+      early = ask(b, claim('second', { blockMs: 20_000, ttlMs: 60_000 })).then(() => order.push('early'))
+      await until('the next stands in the queue', async () => (await fixture.waiting()) === 1)
+      late = ask(c, claim('second', { blockMs: 20_000 })).then(() => order.push('late'))
+      await until('another stands behind it', async () => (await fixture.waiting()) === 2)
+    } finally {
+      process.kill(asking, 'SIGCONT')
+    }
+    await sleep(300)
+    await a.release([second])
+    await Promise.race([early, late])
+    expect(order).toEqual(['early'])
+  })
+
   test('a lock whose unlock is cancelled does not stay behind', async () => {
     const store = fixture.store()
     const [kept, held] = [claim('kept', { ttlMs: 600_000 }), claim('cancelled', { ttlMs: 600_000 })]
