@@ -57,7 +57,7 @@ export class AdvisoryStore implements Store {
   readonly #revokedListeners = new Set<(lease: LeaseId, broken?: unknown) => void>()
   /** Calls with several claims that are not answered yet. */
   #openBatches = 0
-  /** By its token, what a session had been granted that broke while such a call was open. */
+  /** By its token, what a session had been granted that broke while such a call was open, or in this turn of the event loop. */
   readonly #lostMeanwhile = new Map<bigint, SessionLost>()
   #closed: Promise<void> | undefined
 
@@ -86,7 +86,7 @@ export class AdvisoryStore implements Store {
   }
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
-    if (claims.length < 2) return this.#acquireEach(claims)
+    if (claims.length < 2) return this.#acquireEach(claims).then((answers) => this.#againIfLost(claims, answers))
     if (!options?.atomic) return this.#withLosses(() => this.#acquireEach(claims))
     const impossible = claims.map((claim) => this.#impossible(claim)).find((error) => error)
     if (impossible) return Promise.resolve(claims.map(() => unknown(impossible)))
@@ -164,22 +164,35 @@ export class AdvisoryStore implements Store {
   }
 
   /**
-   * A session may break while other claims of the same call are decided. What was granted on it is answered as unknown then: the caller
-   * may subscribe to losses only once it has the answer.
+   * A session may break while other claims of the same call are decided, or with the very packet that brings the grant. What was granted
+   * on it is answered as unknown then: the caller may subscribe to losses only once it has the answer.
    */
   async #withLosses(decide: () => Promise<Answer[]>): Promise<Answer[]> {
     this.#openBatches++
     try {
-      const answers = await decide()
-      const lost = this.#lostMeanwhile
-      if (lost.size === 0) return answers
-      return answers.map((answer) => {
-        const error = answer.granted === true ? lost.get(answer.token) : undefined
-        return error ? unknown(error) : answer
-      })
+      return (await decide()).map((answer) => this.#unlessLost(answer))
     } finally {
-      if (--this.#openBatches === 0) this.#lostMeanwhile.clear()
+      this.#openBatches--
+      this.#forgetLost()
     }
+  }
+
+  /** What a lost session was granted ended with it: a lone claim that does not wait is tried once more, on another session. */
+  #againIfLost(claims: readonly Claim[], answers: Answer[]): Answer[] | Promise<Answer[]> {
+    const [answer] = answers
+    if (this.#lostMeanwhile.size === 0 || !answer) return answers
+    const sure = this.#unlessLost(answer)
+    if (sure === answer || claims[0]?.blockMs) return [sure]
+    return this.#acquireEach(claims).then((again) => again.map((each) => this.#unlessLost(each)))
+  }
+
+  #unlessLost(answer: Answer): Answer {
+    const error = answer.granted === true ? this.#lostMeanwhile.get(answer.token) : undefined
+    return error ? unknown(error) : answer
+  }
+
+  #forgetLost(): void {
+    if (this.#openBatches === 0) this.#lostMeanwhile.clear()
   }
 
   /** All at once, except for a key that is stolen in the same batch: its claims are decided one after the other. */
@@ -228,7 +241,9 @@ export class AdvisoryStore implements Store {
   /** The connection is gone, and so is everything on it. */
   #lost(session: AdvisorySession, error: SessionLost): void {
     const lost = this.#heldLocks.removeAllOn(session)
-    if (this.#openBatches > 0) for (const { token } of lost) this.#lostMeanwhile.set(token, error)
+    for (const { token } of lost) this.#lostMeanwhile.set(token, error)
+    // A lone call that is granted in this turn is answered in it.
+    if (lost.length > 0) setImmediate(() => this.#forgetLost())
     // What had run out before is not lost by this: the server ends a session because nothing was renewed on it.
     const now = this.#world.now()
     this.#announceEnded(

@@ -53,6 +53,25 @@ describe('a connection that is lost', () => {
     await locks.close({ grace: 0 })
   })
 
+  test.concurrent('a grant that arrives together with the end of its connection does not count', async (t) => {
+    const { fixture, proxy } = await openBehindProxy(t)
+    const store = fixture.store({ timeout: 20_000 }, { connectionString: proxy.through(fixture.url) })
+    const before = claim('before')
+    await ask(store, before)
+    await store.release([before])
+    const [pid] = await fixture.sessions()
+    proxy.stall('replies')
+    // The first lock of an instance, which subscribes to losses with it.
+    const asking = createLocks(store).tryAcquire('a')
+    await until('the server has granted it', async () => (await fixture.held()) === 1)
+    await fixture.query('SELECT pg_terminate_backend($1)', [pid])
+    await until('the server has freed it', async () => (await fixture.held()) === 0)
+    await proxy.heal()
+    const lock = await asking
+    expect(await fixture.held(), 'it is tried again on another connection').toBe(1)
+    expect(lock?.isHeld).toBe(true)
+  })
+
   test.concurrent('every lock on the connection is lost at once, and no other lock is', async (t) => {
     const fixture = await open(t)
     const store = fixture.store()
