@@ -17,8 +17,6 @@ const PATIENT = [
   'test/core/{keep-alive,ownership,presentation,secrets,why-processes}.test.ts',
   'test/stores/{etcd,postgres,redis,redlock}/faults.test.ts',
   'test/stores/etcd/{access,features,old-leader,silence}.test.ts',
-  // Virtual time: it needs a processor, and no moment of it is promised to anybody.
-  'test/simulation/core.test.ts',
   'test/dashboard/{command,stores}.test.ts',
   'test/primitives/election/processes.test.ts',
 ]
@@ -26,8 +24,11 @@ const PATIENT = [
 /** Stores whose tests neither wait as long nor have leases as short: a third worker does not disturb them. */
 const BRISK = ['test/conformance/*.test.ts', 'test/stores/{postgres,postgres-advisory,redis,sqlite}/*.test.ts']
 
-/** A browser that has to show things within a second, beside the processes that it shows. */
-const ALONE = ['test/dashboard/page.test.ts']
+/**
+ * A browser that has to show things within a second, beside the processes that it shows; and the simulation, which takes what they leave of
+ * the processors: it runs at the lowest priority, in virtual time.
+ */
+const LAST = ['test/dashboard/page.test.ts', 'test/simulation/core.test.ts']
 
 /** What takes longest, as far as the size of the file does not tell: on a fresh clone there are no timings to go by. */
 const LONG =
@@ -41,7 +42,7 @@ class LongestFirst extends BaseSequencer {
     const long = ({ moduleId }: TestSpecification): boolean => LONG.test(moduleId)
     const longFirst = (some: readonly TestSpecification[]): TestSpecification[] =>
       some.toSorted((a, b) => Number(long(b)) - Number(long(a)))
-    const rest = ['brisk', 'prompt', 'alone'].flatMap((name) => longFirst(part(name)))
+    const rest = ['brisk', 'prompt', 'last'].flatMap((name) => longFirst(part(name)))
     return [...spread(longFirst(part('patient'))), ...rest]
   }
 }
@@ -86,7 +87,7 @@ export default defineConfig({
         test: {
           name: 'prompt',
           include: ['test/**/*.test.ts'],
-          exclude: [...PATIENT, ...BRISK, ...ALONE],
+          exclude: [...PATIENT, ...BRISK, ...LAST],
           // Real servers and real processes share two cores: with more workers leases of 150 ms on five servers end before they are granted.
           maxWorkers: 2,
           sequence: { groupOrder: 2 },
@@ -94,7 +95,7 @@ export default defineConfig({
       },
       {
         extends: true,
-        test: { name: 'alone', include: ALONE, maxWorkers: 1, sequence: { groupOrder: 3 } },
+        test: { name: 'last', include: LAST, maxWorkers: 2, sequence: { groupOrder: 3 } },
       },
     ],
   },

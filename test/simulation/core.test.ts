@@ -1,3 +1,4 @@
+import { constants, setPriority } from 'node:os'
 import { expect, test } from 'vitest'
 import { search, seedOf, withBundle } from '../../verify/simulation/bundle.js'
 import { MUTANTS } from '../../verify/simulation/mutants.js'
@@ -5,6 +6,9 @@ import { MUTANTS } from '../../verify/simulation/mutants.js'
 // A slice, with another seed for each state of the code. `npm run simulate -- --schedules 200000` runs the campaign with a fresh one,
 // `npm run mutants` all mutants.
 const SECONDS = 20
+
+// The tests of the page run beside it, and have to be served within a second.
+setPriority(constants.priority.PRIORITY_LOW)
 
 test('no schedule of the core breaks a promise', async () => {
   const { seed, report } = await withBundle([], async (bundle) => {
