@@ -91,7 +91,13 @@ export class GrantInbox {
 
   readonly #wait = (): void => {
     if (this.#closed) return
-    if (this.#commands.size > 0) return void Promise.allSettled(this.#commands).then(this.#wait)
+    // Not for those that are sent meanwhile: where each is followed by the next before it is answered, no grant would ever arrive.
+    if (this.#commands.size > 0) void Promise.allSettled(this.#commands).then(this.#block)
+    else this.#block()
+  }
+
+  readonly #block = (): void => {
+    if (this.#closed) return
     this.#waiting = true
     // A connection that only seems to be open would leave every hand-off to the heartbeat of its waiter. The timer runs on between two
     // BLMPOPs: to clear it when a grant arrives would delay the waiter.

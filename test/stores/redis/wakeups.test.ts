@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
+import { type RedisServer, startProxy, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks, type Locks } from '../../../src/index.js'
 import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
@@ -47,6 +47,25 @@ const clients = {
   'ioredis 5': async () => ioredis[5](server.url),
   'node-redis': async () => nodeRedis(server.url),
 }
+
+test('grants arrive although names are subscribed to faster than the server answers', async () => {
+  const proxy = await startProxy(server.port)
+  cleanups.push(() => proxy.stop())
+  const [holder, waiter] = [on(await ioredis[6](server.url)), on(await ioredis[6](proxy.through(server.url)))]
+  const granted: StoreEvent[] = []
+  const grants = waiter.watchGrants?.((_key, event) => granted.push(event))
+  expect(await grants?.ready).toBe(true)
+  const held = claim('lock:busy')
+  await holder.acquire([held])
+  expect(await waiter.acquire([claim('lock:busy', { queueMs: 20_000 })])).toMatchObject([{ granted: false }])
+  proxy.delay(25)
+  let names = 0
+  const subscribing = setInterval(() => waiter.watch?.(`lock:steady:${names++}`, () => {}), 5)
+  cleanups.push(() => clearInterval(subscribing))
+  await expect.poll(() => names).toBeGreaterThan(50)
+  await holder.release([held])
+  await expect.poll(() => granted, { timeout: 3_000 }).toMatchObject([{ type: 'granted' }])
+})
 
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
   test('a store opens one more connection, with the first lock that is held, for all names together', async () => {
