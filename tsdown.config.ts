@@ -49,6 +49,15 @@ export default defineConfig({
   deps: { alwaysBundle: ['croner', 'ipaddr.js', 'structured-headers'] },
   outputOptions: (options, format) => ({
     ...options,
+    // What everybody imports is two files instead of nineteen: each file takes half a millisecond at the start of a process. The first
+    // is all that the command line needs for its help.
+    codeSplitting: {
+      groups: [
+        { name: 'input', test: /\/src\/(errors|util\/(duration|options|redact|visible))\.ts$/, priority: 3 },
+        { name: 'leasehold', test: /\/src\/index\.ts$/, priority: 2 },
+        { name: 'redis-client', test: /\/src\/clients\/redis\//, priority: 1 },
+      ],
+    },
     // Doc comments are for editors, which read them in the declarations: twice in the code they were a fifth of the package.
     comments: { legal: true, annotation: true, jsdoc: false },
     // Jest cannot import() inside CommonJS unless Node runs with a flag.
