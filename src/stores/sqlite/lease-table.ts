@@ -45,6 +45,7 @@ interface FirstWaiter {
 }
 
 interface HolderState {
+  weight: number
   token: number
   announce: number
   expiresAt: number
@@ -141,7 +142,7 @@ export class LeaseTable {
     if (holder) this.#sql.endHolder.run(key, owner)
     if (holder?.announce) this.#notify(key, { type: 'changed' })
     if (!waited && !holder) return GONE
-    if (seen.firstWaiterEnd !== null) this.#serve(key)
+    if (seen.firstWaiterEnd !== null) this.#serve(key, seen.held - (holder?.weight ?? 0))
     return RELEASED
   }
 

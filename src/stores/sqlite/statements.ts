@@ -39,7 +39,7 @@ const texts = {
   addHolder: `INSERT OR FAIL INTO holders (key, owner, weight, capacity, expires_at, ttl_ms, since, token, announce, value)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
   reserveTokens: 'UPDATE state SET last_token = ?1',
-  findHolder: 'SELECT token, announce, expires_at AS expiresAt FROM holders WHERE key = ?1 AND owner = ?2',
+  findHolder: 'SELECT weight, token, announce, expires_at AS expiresAt FROM holders WHERE key = ?1 AND owner = ?2',
   // max() never shortens a lease: a renewal that arrives late must not take away what a later one gave.
   // ?2 owner ?3 now ?4 ttl ?5 token, null: not known ?6 value
   extend: `UPDATE holders SET expires_at = max(expires_at, ?3 + ?4), ttl_ms = max(expires_at, ?3 + ?4) - ?3

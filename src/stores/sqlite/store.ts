@@ -95,8 +95,7 @@ export class SqliteStore implements Store {
   release(leaseIds: readonly LeaseId[]): Awaitable<Released[]> {
     return callWithStorable<LeaseId, Released>(leaseIds, unknownOutcome, (storable) =>
       this.#retry.run(() => {
-        if (storable.length === 1 && this.#connection.releaseUncontended(storable[0] as LeaseId))
-          return [{ outcome: 'released' }]
+        if (storable.length === 1 && this.#releaseUncontended(storable[0] as LeaseId)) return [{ outcome: 'released' }]
         return this.#writeNow((leases) => storable.map((lease) => leases.release(lease)))
       }),
     )
@@ -161,6 +160,11 @@ export class SqliteStore implements Store {
     if (claim.steal || claim.announce || claim.tokens || this.#wakeups.subscriberFor(claim.key) !== null)
       return undefined
     return this.#connection.acquireFree(claim)
+  }
+
+  /** Not tried for a key that this process subscribes to, likewise. */
+  #releaseUncontended(lease: LeaseId): boolean {
+    return this.#wakeups.subscriberFor(lease.key) === null && this.#connection.releaseUncontended(lease)
   }
 
   #write<T>(work: (leases: LeaseTable, sql: SqliteStatements) => T, rows?: number): Awaitable<T> {

@@ -73,7 +73,7 @@ export class WakeupFile {
     this.#fd = openSync(this.#path, 'wx+', mode)
     try {
       fchmodSync(this.#fd, mode)
-      this.#watcher = watch(this.#path, { persistent: false }, () => (this.#isRemoved() ? onBroken() : this.#read()))
+      this.#watcher = watch(this.#path, { persistent: false }, () => this.#read() || onBroken())
       this.#watcher.on('error', onBroken)
     } catch (error) {
       closeSync(this.#fd)
@@ -90,19 +90,21 @@ export class WakeupFile {
     rmSync(this.#path, { force: true })
   }
 
-  /** Without its directory entry the file can no longer be found by other processes. */
-  #isRemoved(): boolean {
-    return this.#closed || fstatSync(this.#fd).nlink === 0
-  }
-
-  #read(): void {
+  /**
+   * False: the file was removed, and other processes can no longer find it. Only looked for where nothing was appended: an append and
+   * a removal cause a call each.
+   */
+  #read(): boolean {
+    if (this.#closed) return true
+    const from = this.#offset
     for (;;) {
       const length = readSync(this.#fd, this.#buffer, 0, this.#buffer.length, this.#offset)
-      if (length === 0) break
       this.#offset += length
       // latin1 keeps the bytes of a character that two chunks share; decode() reads them as UTF-8, message by message.
       this.#rest += this.#buffer.toString('latin1', 0, length)
+      if (length < this.#buffer.length) break
     }
+    if (this.#offset === from) return fstatSync(this.#fd).nlink > 0
     if (this.#offset > LARGEST_BYTES) {
       ftruncateSync(this.#fd, 0)
       this.#offset = 0
@@ -112,8 +114,9 @@ export class WakeupFile {
     for (const line of lines) {
       const message = decode(line)
       if (message) this.#onMessage(message)
-      if (this.#closed) return
+      if (this.#closed) break
     }
+    return true
   }
 }
 
