@@ -297,6 +297,11 @@ export interface Store {
   readonly timeoutMs: number
   /** At most this many items travel in one call. Absent: no bound. */
   readonly maxBatch?: number | undefined
+  /**
+   * Acquires, releases and takes that are made at once travel in calls of at most this many. For a server that works on one call while the
+   * next one is being written: with one large call, server and client would wait for each other in turn. Absent: `maxBatch`.
+   */
+  readonly pipelinedBatch?: number | undefined
   /** Longest lease this store grants. Absent: no bound. */
   readonly maxTtlMs?: number | undefined
   /**

@@ -23,9 +23,6 @@ import { ignoreRejection, isThenable } from './thenable.js'
 import { Timers } from './timers.js'
 import { isAnswer, isReleased, isRenewed, isTaken } from './well-formed.js'
 
-/** Larger batches of takes are slower: client and server would wait for each other in turn instead of working side by side. */
-const TAKES_AT_MOST = 32
-
 /**
  * Sends requests to the store: those of one event-loop turn in one call, each answered by itself, a lone request without
  * added delay, and every request answered in the end, if only as `unknown`.
@@ -63,6 +60,7 @@ export class Batcher implements RequestHost {
       call: (leases) => store.release(leases),
       unknown: unsure,
       isAnswer: isReleased,
+      atMost: store.pipelinedBatch,
     })
     this.#renewing = new RequestQueue(this, inFlight, {
       name: 'renew',
@@ -76,13 +74,14 @@ export class Batcher implements RequestHost {
       call: (claims) => store.acquire(claims),
       unknown: failed,
       isAnswer,
+      atMost: store.pipelinedBatch,
     })
     this.#taking = new RequestQueue(this, inFlight, {
       name: 'take',
       call: (requests) => (store.take as NonNullable<Store['take']>)(requests),
       unknown: failed,
       isAnswer: isTaken,
-      atMost: TAKES_AT_MOST,
+      atMost: store.pipelinedBatch,
     })
   }
 

@@ -20,7 +20,7 @@ interface RequestKind<I, O> {
   /** Whether a value may be taken for an answer: a store may be wrong. */
   isAnswer: (value: unknown) => boolean
   /** At most this many requests travel in one call. */
-  atMost?: number
+  atMost?: number | undefined
   /** Nobody awaits the answer, so it does not keep the process alive. */
   inBackground?: boolean
 }

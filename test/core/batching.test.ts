@@ -21,13 +21,16 @@ test('requests of one turn travel together', async () => {
   await locks.close()
 })
 
-test('many takes travel in parts, so that one part is decided while the answers to another are read', async () => {
-  const store = distant()
+test('many requests travel in parts of pipelinedBatch, so that one part is decided while the answers to another are read', async () => {
+  const store = faulty(Object.assign(memory(), { pipelinedBatch: 32 }), [{ effect: 'delay-reply', ms: 1 }])
   const locks = createLocks(store)
   const limiter = locks.limiter('api', { limit: 10, per: '1m' })
   const taken = await Promise.all(Array.from({ length: 80 }, (_, i) => limiter.take(`user ${i}`)))
   expect(taken.every(({ allowed }) => allowed)).toBe(true)
   expect(sizes(store, 'take')).toEqual([32, 32, 16])
+  await together(locks, 80)
+  expect(sizes(store, 'acquire')).toEqual([32, 32, 16])
+  expect(sizes(store, 'release')).toEqual([32, 32, 16])
   await locks.close()
 })
 

@@ -52,6 +52,8 @@ import { RedisWakeups } from './wakeups.js'
 
 /** MAX_BATCH: claims in one call. With the index it names 250 keys, and keeps the server busy for about a millisecond. */
 const MAX_BATCH = 249
+/** PIPELINED_BATCH: with 64 locks in flight, 24 and 32 were equally fast, 16 a little slower, and 64 took half as long again. */
+const PIPELINED_BATCH = 32
 
 function longestOf(items: readonly { ttlMs: number }[]): number {
   let longest = 0
@@ -75,6 +77,7 @@ export class RedisStore implements Store {
   readonly expiry = 'timed'
   readonly features = { queue: true, counting: true, atomic: true, values: true }
   readonly maxBatch: number = MAX_BATCH
+  readonly pipelinedBatch: number = PIPELINED_BATCH
   readonly timeoutMs: number
 
   readonly #adapter: Adapter
