@@ -19,6 +19,7 @@ export class Readiness {
   readonly #eviction: Eviction | undefined
   /** By the address of the server. */
   readonly #clocks = new Map<string, ServerClock>()
+  readonly #timeoutMs: number
   readonly #announcing = new Set<Promise<unknown>>()
 
   constructor(
@@ -29,6 +30,7 @@ export class Readiness {
     this.#keys = options.keys
     this.#scripts = options.scripts
     this.#transport = options.transport
+    this.#timeoutMs = options.timeoutMs
     this.#eviction = options.allowEviction ? undefined : new Eviction(adapter, options.timeoutMs)
   }
 
@@ -64,7 +66,7 @@ export class Readiness {
     if (index.clock) return index.clock
     const address = this.#adapter.addressOf(index.slot) ?? ''
     let clock = this.#clocks.get(address)
-    if (!clock) this.#clocks.set(address, (clock = new ServerClock()))
+    if (!clock) this.#clocks.set(address, (clock = new ServerClock(this.#timeoutMs)))
     index.clock = clock
     return clock
   }

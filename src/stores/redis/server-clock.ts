@@ -1,3 +1,5 @@
+import { realWorld } from '../../util/world.js'
+
 /** REUSE_MS: how long the text of a deadline is used again. Making it anew for every request shows in the price of a lock. */
 const REUSE_MS = 50
 
@@ -13,6 +15,12 @@ export class ServerClock {
   #ahead: number | undefined
   #heardAt = Number.NEGATIVE_INFINITY
   #made = { at: Number.NEGATIVE_INFINITY, text: '' }
+  readonly #timeoutMs: number
+
+  /** `timeoutMs`: for how long a request may be under way. */
+  constructor(timeoutMs: number) {
+    this.#timeoutMs = timeoutMs
+  }
 
   get known(): boolean {
     return this.#ahead !== undefined
@@ -25,21 +33,24 @@ export class ServerClock {
 
   /**
    * `sentAt`: our time before asking, by a clock that goes on while the machine is suspended: by one that stands still, a grant that was
-   * pushed afterwards would seem to last longer by as much.
+   * pushed afterwards would seem to last longer by as much. An answer that took too long says too little: with the time of a server
+   * that was frozen meanwhile, later requests could be carried out when their process is long dead.
    */
   heard(micros: number, sentAt: number): void {
+    if (realWorld.now() - sentAt > this.#timeoutMs) return
     this.#heardAt = sentAt
     this.#set(micros - sentAt * 1_000)
   }
 
   /** Tokens are times too. An owner who asks again hears its old token: so only what is more counts. */
   heardToken(token: number, sentAt: number): void {
+    if (realWorld.now() - sentAt > this.#timeoutMs) return
     const ahead = token - sentAt * 1_000
     this.#heardAt = sentAt
     if (this.#ahead === undefined || ahead > this.#ahead) this.#set(ahead)
   }
 
-  /** Our time as the server's, or up to 50 ms more; nothing while it is unknown. */
+  /** Our time as the server's, or more: by up to 50 ms and the time that the answer took; nothing while it is unknown. */
   deadline(at: number): string {
     if (this.#ahead === undefined) return ''
     if (at < this.#made.at || at - this.#made.at > REUSE_MS)
