@@ -16,7 +16,7 @@ export interface Start {
   prefix: string
   /** URL of a `dist` folder, with the slash at its end. */
   build: string
-  /** Path of the package.json beside which the peers are installed. */
+  /** Path of the package.json beside which the peers are installed; empty if they are left out. */
   peers: string
 }
 
@@ -34,7 +34,10 @@ function contextOf({ address, member, prefix, build, peers }: Start): Context {
     prefix,
     name: (n) => names[n % NAMES] as string,
     leasehold: <T>(file: string) => import(new URL(file, build).href) as Promise<T>,
-    peer: <T>(name: string) => createRequire(peers)(name) as T,
+    peer: <T>(name: string) => {
+      if (peers === '') throw new Error(`needs ${name}, which --no-peers leaves out`)
+      return createRequire(peers)(name) as T
+    },
   }
 }
 
