@@ -74,6 +74,14 @@ function storeAdvice(given: unknown): string {
   return 'a store, such as memory() or sqlite(path)'
 }
 
+/** A call that carries nothing would be sent for ever. */
+function checkBatches({ maxBatch, pipelinedBatch }: Store): void {
+  for (const [name, size] of Object.entries({ maxBatch, pipelinedBatch })) {
+    if (size === undefined || (Number.isInteger(size) && size > 0)) continue
+    throw new InvalidOptionError(`store.${name}`, size, 'a whole number of at least 1, or undefined')
+  }
+}
+
 /** What `createLocks` returns. */
 export class Locks {
   readonly #engine: Engine
@@ -92,6 +100,7 @@ export class Locks {
     if (typeof store?.acquire !== 'function') {
       throw new InvalidOptionError('store', store, storeAdvice(store))
     }
+    checkBatches(store)
     this.#defaults = new Defaults(store, options)
     this.#engine = new Engine(store, world, this.#defaults.onCall)
     this.#store = store

@@ -75,6 +75,18 @@ test('createLocks with a URL throws an error that says what to write instead', (
   )
 })
 
+test.each([
+  ['maxBatch', 0],
+  ['pipelinedBatch', 0],
+  ['pipelinedBatch', 1.5],
+  ['maxBatch', Number.NaN],
+])('a store whose %s is %d is refused: its calls would carry nothing', (name, size) => {
+  const store = Object.assign(memory(), { [name]: size })
+  expect(() => createLocks(store)).toThrow(
+    `store.${name} takes a whole number of at least 1, or undefined; it was ${size}`,
+  )
+})
+
 const counts = (emitter: EventEmitter): Record<string, number> =>
   Object.fromEntries(emitter.eventNames().map((event) => [String(event), emitter.listenerCount(event)]))
 
