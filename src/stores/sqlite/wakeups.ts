@@ -138,11 +138,9 @@ export class SqliteWakeups {
       const { result } = this.#connection.write((leases, sql) => {
         const keys = new Set(this.#storedKeys)
         const end = leases.now + SUBSCRIBER_TTL_MS
-        // A process that was frozen for longer than its subscriber lived was removed with all its subscriptions.
-        if (isNew || (refresh && Number(sql.refreshSubscriber.run(file.id, end).changes) === 0)) {
-          sql.addSubscriber.run(file.id, end)
-          keys.clear()
-        }
+        if (isNew) sql.addSubscriber.run(file.id, end)
+        // A process that was frozen for longer than its subscriber lived was removed with all its subscriptions, and its file with them.
+        else if (refresh && Number(sql.refreshSubscriber.run(file.id, end).changes) === 0) return undefined
         for (const key of this.#listeners.keys()) {
           if (!keys.has(key)) sql.subscribe.run(key, file.id)
           keys.add(key)
@@ -154,6 +152,7 @@ export class SqliteWakeups {
         }
         return { keys, live: isNew ? (sql.allSubscribers.all() as { id: string }[]) : [] }
       })
+      if (!result) return this.startOver()
       this.#storedKeys = result.keys
       this.#isStored = true
       const live = new Set(result.live.map(({ id }) => id))

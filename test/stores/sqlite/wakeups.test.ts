@@ -15,7 +15,8 @@ import {
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import type { Store, StoreEvent } from '../../../src/store.js'
-import { WakeupFile, type WakeupMessage, notify } from '../../../src/stores/sqlite/wakeup-file.js'
+import { SUBSCRIBER_TTL_MS, WakeupFile, type WakeupMessage, notify } from '../../../src/stores/sqlite/wakeup-file.js'
+import { type World, realWorld } from '../../../src/util/world.js'
 import { ask, claim, count, directory, granted, open, raw, until } from './fixture.js'
 
 /** A wake-up file beside an empty file that stands for the database. */
@@ -167,6 +168,27 @@ test('a wake-up file that was removed is replaced by a new one', async () => {
     return watch.live() && now !== undefined && now !== old
   })
   await granted(other, claim('lock:a', 'me', { announce: true }))
+  await until('it is received', () => events.length > 0)
+})
+
+test('a process that was frozen for longer than its subscriber lives subscribes anew, with a new file', async () => {
+  const path = join(directory(), 'locks.db')
+  let refresh: (() => void) | undefined
+  const after: World['after'] = (ms, run, keepAlive) => {
+    if (ms === SUBSCRIBER_TTL_MS / 3) refresh = run
+    return realWorld.after(ms, run, keepAlive)
+  }
+  const store = open(path, { world: { ...realWorld, after } })
+  const { events, watch } = subscribe(store, 'lock:a')
+  expect(await watch.ready).toBe(true)
+  const files = (): string[] => readdirSync(`${path}-wakeups`)
+  const old = files()
+  const db = raw(path)
+  db.exec('DELETE FROM subscribers; DELETE FROM subscriptions')
+  db.close()
+  refresh?.()
+  await until('there is a new one', () => watch.live() && files().length === 1 && files()[0] !== old[0])
+  await granted(open(path), claim('lock:a', 'me', { announce: true }))
   await until('it is received', () => events.length > 0)
 })
 
