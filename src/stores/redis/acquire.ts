@@ -40,6 +40,9 @@ export class AcquireCalls {
   send(call: IndexedCall<Claim>, atomic: boolean, sentAt: number): Promise<Answer[]> {
     const { items: claims, index } = call
     const clock = this.#host.clockOf(index)
+    // The connection was lost since it was heard. Without a deadline, the request could be granted when this process is long dead.
+    if (!clock.known)
+      return Promise.reject(new StoreUnavailableError('redis was connected anew, so that nothing was asked for'))
     const deadline = clock.deadline(sentAt + this.#host.timeoutMs)
     const args = this.#header.argsOf(claims, atomic, deadline, this.#host.subscriber())
     return this.#host.transport.ask(this.#host.script, this.#host.keysOf(call), args, (reply) => {

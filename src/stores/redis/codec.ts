@@ -53,9 +53,6 @@ function termsOfClaim(claim: Claim): string {
   return `${weight}:${capacity}:${entry || '0'}:${flags}:${value ?? ''}`
 }
 
-/** NO_DEADLINE: for a server whose time is not known yet. Later than every time of as many digits. */
-const NO_DEADLINE = '9999999999999999'
-
 /** The arguments of acquire.lua, which says how. Most claims want the same: that is said once, and written once per deadline. */
 export class AcquireHeader {
   #deadline = ''
@@ -72,7 +69,7 @@ export class AcquireHeader {
       uniform = claim.ttlMs === ttlMs && claim.queueMs === queueMs && isSimple(claim) && (isLone || !claim.tokens)
     }
     if (!uniform) {
-      const args = [`${atomic ? '*' : '-'}${deadline || NO_DEADLINE}|:${subscriber}`]
+      const args = [`${atomic ? '*' : '-'}${deadline}|:${subscriber}`]
       for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOfClaim(claim))
       return args
     }
@@ -88,7 +85,7 @@ export class AcquireHeader {
     this.#deadline = deadline
     this.#subscriber = subscriber
     this.#queueMs = queueMs
-    this.#text = `=${deadline || NO_DEADLINE}|${queueTerm(queueMs)}:${subscriber}`
+    this.#text = `=${deadline}|${queueTerm(queueMs)}:${subscriber}`
     return this.#text
   }
 }

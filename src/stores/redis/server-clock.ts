@@ -50,11 +50,10 @@ export class ServerClock {
     if (this.#ahead === undefined || ahead > this.#ahead) this.#set(ahead)
   }
 
-  /** Our time as the server's, or more: by up to 50 ms and the time that the answer took; nothing while it is unknown. */
+  /** Our time as the server's, or more: by up to 50 ms and the time that the answer took. Only while it is known. */
   deadline(at: number): string {
-    if (this.#ahead === undefined) return ''
     if (at < this.#made.at || at - this.#made.at > REUSE_MS)
-      this.#made = { at, text: String(Math.ceil((at + REUSE_MS) * 1_000 + this.#ahead)) }
+      this.#made = { at, text: String(Math.ceil((at + REUSE_MS) * 1_000 + (this.#ahead as number))) }
     return this.#made.text
   }
 

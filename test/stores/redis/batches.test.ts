@@ -2,10 +2,12 @@
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import { type RedisServer, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks, StoreUnavailableError } from '../../../src/index.js'
+import { Batcher } from '../../../src/core/batcher.js'
 import { ALL, type Answer, type Claim, type Store } from '../../../src/store.js'
 import { adapterOf } from '../../../src/clients/redis/open.js'
 import { composeScripts, embedded } from '../../../src/stores/redis/transport.js'
 import { createRedisStore } from '../../../src/stores/redis/create.js'
+import { realWorld } from '../../../src/util/world.js'
 import { ioredis } from '../../../testbed/redis/fixtures.js'
 
 let server: RedisServer
@@ -37,6 +39,16 @@ async function held(): Promise<string[]> {
   const keys = (await server.command('KEYS', '*')) as string[]
   return keys.filter((key) => /^(lock|semaphore|election|run-once):/.test(key)).sort()
 }
+
+test('claims of one key that are made at once are queued in their order, however many calls they need', async () => {
+  const store = open()
+  const batcher = new Batcher(store, realWorld)
+  await batcher.acquire(claim('lock:a'))
+  const claims = Array.from({ length: 200 }, () => claim('lock:a', { queueMs: 30_000 }))
+  await Promise.all(claims.map((each) => batcher.acquire(each)))
+  const seen = await store.inspect?.('lock:a')
+  expect(seen?.waiters?.map(({ owner }) => owner)).toEqual(claims.map(({ owner }) => owner))
+})
 
 test('a batch of several kinds releases each of them, whatever the number of each kind', async () => {
   const store = open()

@@ -101,8 +101,9 @@ if undecided > count and not sweeping then return answers[1] end
 
 -- INCLUDE common.lua
 
--- Claims that one script decides on the slow path, at about twenty commands each: the client asks again for the rest.
-local slow = 24
+-- Claims that one script decides on the slow path, at about twenty commands each: the client asks again for the rest. As many as the calls
+-- carry that leave one behind the other (PIPELINED_BATCH): the rest of one would arrive behind the next one, and be queued behind it.
+local slow = 32
 
 local queueAll, SUBSCRIBER = string.match(header, '|(%d*):(%w*)$')
 
