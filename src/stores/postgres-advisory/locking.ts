@@ -284,8 +284,13 @@ export class Locking {
     }
   }
 
+  /** For a lock that the session has. Without a token nobody would hold it, and the session would keep it for as long as it lives. */
   async #drawToken(): Promise<bigint> {
-    return BigInt((await this.#connection.run(this.#statements.token))[0]?.[0] as string)
+    try {
+      return BigInt((await this.#connection.run(this.#statements.token))[0]?.[0] as string)
+    } catch (error) {
+      throw this.#host.fail(error)
+    }
   }
 }
 

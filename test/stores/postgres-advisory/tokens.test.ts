@@ -186,6 +186,22 @@ describe('the sequence', () => {
     })
     expect(second.token).toBeGreaterThan(first.granted === true ? first.token : 0n)
   })
+
+  test('a lock that came with no token, because the sequence was dropped, is not kept by its session', async () => {
+    const [holder, waiter] = [fixture.store(), fixture.store()]
+    const [held, wanted] = [claim('dropped'), claim('dropped', { blockMs: 5_000 })]
+    await ask(holder, held)
+    const answer = ask(waiter, wanted)
+    await until('it waits', async () => (await fixture.query('SELECT 1 FROM pg_locks WHERE NOT granted')).length > 0)
+    await fixture.query('DROP SEQUENCE leasehold_advisory_token')
+    await holder.release([held])
+    expect((await answer).granted).toBe('unknown')
+    await until('nobody has it', async () => {
+      const locks = await fixture.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted")
+      return locks.length === 0
+    })
+    await until('it is granted again', async () => (await ask(waiter, claim('dropped'))).granted === true)
+  })
 })
 
 function partsOf(url: string): pg.PoolConfig {
