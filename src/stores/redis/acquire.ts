@@ -31,9 +31,8 @@ export class AcquireCalls {
   }
 
   /** After a delay: the waiter that asked at `askedAt` may have given up, and would not know of a grant. */
-  sendInTime(call: IndexedCall<Claim>, atomic: boolean, askedAt: number): Promise<Answer[]> {
-    const now = realWorld.now()
-    if (now - askedAt < this.#host.timeoutMs) return this.send(call, atomic, now)
+  assertInTime(askedAt: number): void {
+    if (realWorld.now() - askedAt < this.#host.timeoutMs) return
     throw new StoreUnavailableError('redis did not answer in time, so that nothing was asked for')
   }
 

@@ -51,9 +51,7 @@ export class GrantInbox {
     const over = (): void => void this.#commands.delete(command)
     this.#commands.add(command)
     command.then(over, over)
-    if (!this.#waiting) return
-    this.#waiting = false
-    this.#options.probe().catch(this.#break)
+    if (this.#waiting) this.#wake()
   }
 
   close(): void {
@@ -104,6 +102,14 @@ export class GrantInbox {
     if (this.#silence) this.#silence.refresh()
     else this.#silence = setTimeout(this.#break, BLOCK_MS + this.#options.timeoutMs).unref()
     this.#subscriber.popGrants(this.#options.name, BLOCK_MS).then(this.#take, this.#break)
+    // A command that came meanwhile may be sent behind this BLMPOP, and would lie there until it ends: node-redis subscribes to a channel
+    // when its unsubscription has been answered.
+    if (this.#commands.size > 0) this.#wake()
+  }
+
+  #wake(): void {
+    this.#waiting = false
+    this.#options.probe().catch(this.#break)
   }
 
   readonly #take = (reply: RedisReply): void => {

@@ -162,7 +162,9 @@ export class SharedWakeups {
     if (this.#topics.get(topic.key) !== topic) return
     this.#topics.delete(topic.key)
     const { at } = topic
-    if (at && topic.channels.length > 0) this.#connections.get(at)?.unsubscribe(topic.channels, topic.sharded)
+    // The address of a lone server is an empty text.
+    if (at !== undefined && topic.channels.length > 0)
+      this.#connections.get(at)?.unsubscribe(topic.channels, topic.sharded)
     this.#unname(topic)
     topic.settle(false)
     if (at !== undefined) this.#connections.closeWhenIdle(at)

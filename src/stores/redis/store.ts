@@ -158,15 +158,22 @@ export class RedisStore implements Store {
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
     const atomic = options?.atomic === true
     const ask = (call: IndexedCall<Claim>): Promise<Answer[]> => {
-      const now = realWorld.now()
-      const pending = this.#readiness.prepare(call.index, longestOf(call.items), now)
-      const asked = pending
-        ? pending.then(() => this.#acquireCalls.sendInTime(call, atomic, now))
-        : this.#acquireCalls.send(call, atomic, now)
+      const asked = this.#askWhenReady(call, atomic)
       const replication = this.#replication
       return replication ? asked.then((answers) => replication.confirmGrants(call.items, answers, call.index)) : asked
     }
     return byIndex(this.#keys, claims, atomic, ask, undecided)
+  }
+
+  /** What has to be known of the server may be forgotten before it is used, since a connection may be lost at any moment: then it is asked for again. */
+  #askWhenReady(call: IndexedCall<Claim>, atomic: boolean, askedAt?: number): Promise<Answer[]> {
+    const now = realWorld.now()
+    const pending = this.#readiness.prepare(call.index, longestOf(call.items), now)
+    if (!pending) return this.#acquireCalls.send(call, atomic, now)
+    return pending.then(() => {
+      this.#acquireCalls.assertInTime(askedAt ?? now)
+      return this.#askWhenReady(call, atomic, askedAt ?? now)
+    })
   }
 
   renew(renewals: readonly Renewal[]): Promise<Renewed[]> {

@@ -1,10 +1,11 @@
 /** The subscriber connection: opened with the first lock or waiter, shared, replaced when it breaks, and closed again. */
 import { execFile } from 'node:child_process'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { type RedisServer, startProxy, startRedis } from '../../../testbed/servers/index.js'
 import { createLocks, type Locks } from '../../../src/index.js'
-import { ALL, type Claim, type Store, type StoreEvent } from '../../../src/store.js'
+import { ALL, type Claim, type Store, type StoreEvent, type Watch } from '../../../src/store.js'
 import { type RedisStoreOptions, redis } from '../../../src/stores/redis/index.js'
 import { onlyTheNextWakes } from '../../../testbed/hand-off.js'
 import { type Connection, eventually, ioredis, nodeRedis } from '../../../testbed/redis/fixtures.js'
@@ -67,7 +68,43 @@ test('grants arrive although names are subscribed to faster than the server answ
   await expect.poll(() => granted, { timeout: 3_000 }).toMatchObject([{ type: 'granted' }])
 })
 
+test('a name is subscribed to in time although node-redis sends that only after its unsubscription was answered', async () => {
+  const proxy = await startProxy(server.port)
+  cleanups.push(() => proxy.stop())
+  const store = on(await nodeRedis(proxy.through(server.url), { RESP: 3 }))
+  expect(await store.watchGrants?.(() => {}).ready).toBe(true)
+  proxy.delay(5)
+  const watch = async (name: string): Promise<Watch> => {
+    const watching = store.watch?.(name, () => {}) as Watch
+    expect(await watching.ready, name).toBe(true)
+    return watching
+  }
+  for (const pauseMs of [14, 16, 18, 20]) {
+    const [first, second] = [await watch(`lock:first:${pauseMs}`), await watch(`lock:second:${pauseMs}`)]
+    first.close()
+    const again = watch(`lock:first:${pauseMs}`)
+    await sleep(pauseMs)
+    second.close()
+    await Promise.all([again, watch(`lock:second:${pauseMs}`)])
+  }
+})
+
 describe.each(Object.entries(clients))('%s', (_name, connect) => {
+  test('a store unsubscribes from names that it no longer watches', async () => {
+    const store = on(await connect())
+    const channels = async (): Promise<unknown[]> => (await server.command('PUBSUB', 'CHANNELS')) as unknown[]
+    for (let i = 0; i < 20; i++) {
+      const watch = store.watch?.(`lock:job:${i}`, () => {})
+      expect(await watch?.ready).toBe(true)
+      watch?.close()
+    }
+    expect(await store.watch?.('lock:last', () => {}).ready).toBe(true)
+    await expect
+      .poll(async () => (await channels()).filter((channel) => !String(channel).includes('lock:last')))
+      .toEqual([])
+    expect(await channels()).not.toEqual([])
+  })
+
   test('a store opens one more connection, with the first lock that is held, for all names together', async () => {
     const store = on(await connect())
     const locks = createLocks(store)
