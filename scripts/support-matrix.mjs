@@ -43,7 +43,7 @@ const ROWS = [
   { label: '`acquire`, `withLock`, shared locks, fencing tokens', cell: () => '✓' },
   {
     label: 'waiters are queued: none starves',
-    cell: ({ features, blocks }) => yes(features.queue, blocks ? 'up to `maxSessions` waiters' : 'no queue'),
+    cell: ({ features, blocks }) => yes(features.queue, blocks ? 'up to `maxSessions` - 1 waiters' : 'no queue'),
   },
   {
     key: 'readWrite',
