@@ -2,7 +2,7 @@
 // and what one uncontended withLock passes on memory and on Redis (V8's precise coverage of the sources, without node_modules).
 // `npm run figures -- --json` prints the same as JSON; `--without-redis` leaves the server out.
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, relative, sep } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -33,9 +33,6 @@ function walked(kind) {
 }
 
 function walkProgram(kind, output) {
-  const servers = existsSync(join(ROOT, 'testbed/servers'))
-    ? './testbed/servers/index.js'
-    : './testbed/servers/index.js'
   const open =
     kind === 'memory'
       ? `import { createLocks, memory } from './src/index.js'
@@ -44,7 +41,7 @@ const done = async () => {}`
       : `import { Redis } from 'ioredis'
 import { createLocks } from './src/index.js'
 import { redis } from './src/stores/redis/index.js'
-import { startRedis } from '${servers}'
+import { startRedis } from './testbed/servers/index.js'
 const server = await startRedis()
 const client = new Redis({ port: server.port })
 const store = redis(client)

@@ -31,7 +31,7 @@ import { showAs } from './util/inspect.js'
 import { knownOptions } from './util/options.js'
 
 /**
- * Locks on a store. One instance per process is enough; all its calls share one heartbeat and one line per name.
+ * Locks on a store. One instance per process is enough; all its calls share one heartbeat and one wait queue per name.
  *
  * @example
  * ```ts
@@ -304,7 +304,7 @@ export class Locks {
     return this.#inspector.waiters(name, options)
   }
 
-  /** The holders and the line of one name. */
+  /** The holders and the queue of one name. */
   inspect(name: string, options?: InspectOptions): Promise<LockState> {
     return this.#inspector.inspect(name, options)
   }

@@ -216,9 +216,9 @@ function bySince(a: Dated, b: Dated): number {
 }
 
 /** The queue in the store's order, whatever the clocks of the store and of this process say of its entries. */
-function inOrder(line: Dated[]): Dated[] {
-  for (const [i, waiter] of line.entries()) waiter.since = Math.max(waiter.since, line[i - 1]?.since ?? 0)
-  return line
+function inOrder(waiters: Dated[]): Dated[] {
+  for (const [i, waiter] of waiters.entries()) waiter.since = Math.max(waiter.since, waiters[i - 1]?.since ?? 0)
+  return waiters
 }
 
 function plain({ name, mode, clientId }: Dated): WebLockInfo {
