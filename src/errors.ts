@@ -112,7 +112,7 @@ export interface RenewalAttempt {
 export interface LossFacts {
   /** The longest time since the last good renewal for which the event loop did not turn, as far as it was noticed. */
   stalledMs: number
-  /** How long ago the last good renewal, or the grant, was sent. Absent for what was never a held lock. */
+  /** How long ago the last good renewal was sent, or else the grant arrived. Absent for what was never a held lock. */
   lastRenewedMsAgo?: number | undefined
   /** The last five attempts to renew it, the oldest first. */
   attempts: readonly RenewalAttempt[]

@@ -74,7 +74,7 @@ function storeAdvice(given: unknown): string {
   return 'a store, such as memory() or sqlite(path)'
 }
 
-/** A call that carries nothing would be sent for ever. */
+/** With a batch size of 0, calls would carry no request, and the core would go on sending them for ever. */
 function checkBatches({ maxBatch, pipelinedBatch }: Store): void {
   for (const [name, size] of Object.entries({ maxBatch, pipelinedBatch })) {
     if (size === undefined || (Number.isInteger(size) && size > 0)) continue
@@ -88,7 +88,7 @@ export class Locks {
   readonly #defaults: Defaults
   readonly #inspector: Inspector
   readonly #webLocks: WebLocks
-  /** Ends what waits without holding anything: limiters and schedules. */
+  /** Ends what the engine does not know of: waits for a limiter, schedules, elections and their observers. */
   readonly #closing = new AbortController()
   readonly #store: Store
   readonly #ownsStore: boolean

@@ -44,8 +44,9 @@ export interface Claim {
   /** The store may keep the request open inside the server for this long before it refuses. `release` ends it. */
   blockMs?: number | undefined
   /**
-   * If granted, reserve so many tokens: that of the grant and those behind it. Set while others of the same process wait for the same
-   * lease: the core passes it on to them without asking, with one token each. A store that ignores it is asked for each lock.
+   * If granted, reserve this many tokens: that of the grant and the ones after it. Set while other acquisitions of
+   * the process wait for the same lease: the core passes the lease on to them without a call, with one token each. A
+   * store may ignore it: the core then makes a call for each lock.
    */
   tokens?: number | undefined
   /** Send `changed` to all subscribers of the key when this lease begins, changes its value or ends. */
@@ -53,8 +54,8 @@ export interface Claim {
   /** Revoke all holders, overtake all waiters, and grant this claim. */
   steal?: boolean | undefined
   /**
-   * The core renews it until it is released: a store may keep it alive together with others of the same ttl. Absent: it has to end
-   * by itself when its time has passed, also if its process is not there any more.
+   * True: the core renews the lease until it is released, so a store may keep it alive together with others of the
+   * same ttl. Otherwise the lease has to end by itself when its time has passed, also if its process has died.
    */
   renewed?: boolean | undefined
 }
@@ -125,8 +126,9 @@ export interface Renewal extends LeaseId {
   /** From now on. Never shortens: a renewal that arrives late must not take away what a later one gave. */
   ttlMs: number
   /**
-   * Replace the value kept beside the lease, and send `changed` to all subscribers of the key. It may be what `runOnce` leaves behind: it
-   * has to last for `ttlMs` whatever becomes of this process, and to end then unless it is renewed.
+   * Replace the value kept beside the lease, and send `changed` to all subscribers of the key. The value may be the
+   * record of a `runOnce`: its lease has to last for `ttlMs` even if this process dies, and to end then unless it is
+   * renewed.
    */
   value?: string | undefined
   /**
@@ -291,8 +293,9 @@ export interface Store {
   readonly expiry: 'timed' | 'session'
   readonly features: Features
   /**
-   * How long the core waits for the answer of one call before it counts as unknown. 0: there is nothing to wait for, since every answer is
-   * there when the call returns, never as a promise. Each item is then sent by itself, at once: what has no way to go gains nothing from batches.
+   * How long the core waits for the answer of one call before it counts as unknown. 0: every answer is there when the
+   * call returns, never as a promise. Each acquire, release and take is then sent by itself, at once: where there is
+   * no round trip, batches gain nothing. The renewals of a heartbeat still travel in one call.
    */
   readonly timeoutMs: number
   /** At most this many items travel in one call. Absent: no bound. */
@@ -327,10 +330,11 @@ export interface Store {
    */
   watch?(key: string, listener: (event: StoreEvent) => void): Watch
   /**
-   * Subscribe to the pushed grants of all keys that waiters of this store object asked for: while it is live, they need no
-   * `watch` of their own, and a refused waiter need not ask a second time. `freed` stands for a grant of which the store cannot
-   * tell how long it lasts, or that it could not make: its owner asks. A key of undefined, with `freed`, stands for all keys:
-   * pushes may have been lost. Not live: the core calls `watch`, which has to exist besides.
+   * Subscribe to the pushed grants of all keys that waiters of this store object asked for. While the subscription is
+   * live, they need no `watch` of their own, and a refused waiter need not ask a second time. The event `freed` tells
+   * its owner to ask: the store could not make the grant, or cannot tell how long it lasts. With a key of undefined
+   * it tells all waiters to ask: pushes may have been lost. While the subscription is not live the core calls
+   * `watch`, which has to exist besides.
    */
   watchGrants?(listener: (key: string | undefined, event: StoreEvent) => void): Watch
   /**

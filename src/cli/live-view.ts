@@ -26,17 +26,17 @@ export interface ViewState {
   intervalMs: number
 }
 
-/** Of the columns beside the name and the holder. */
+/** The columns of fixed width, behind the name and the holder. */
 const NARROW = [
   { title: 'HELD', width: 6, of: heldFor },
   { title: 'EXPIRES', width: 7, of: expiresIn },
   { title: 'WAIT', width: 4, of: (one: HolderInfo): string => String(one.waiting) },
 ]
-/** Shown from this many columns on. */
+/** The width of the terminal, in characters, from which on the token is shown too. */
 const WIDE_FROM = 110
 const TOKEN = { title: 'TOKEN', width: 16, of: (one: HolderInfo): string => String(one.fencingToken ?? '-') }
 const GAP = '  '
-/** Lines above the first holder, and one below the last. */
+/** Lines above the first holder: the title, the counts, an empty line and the titles of the columns. */
 const FRAME_LINES = 4
 /** Fewer columns than this cannot be laid out. */
 const LEAST_COLUMNS = 40

@@ -1,7 +1,7 @@
 /**
  * The watchdog: a process of its own that stops a command before its lock can be another's, also when the `leasehold run`
- * that holds the lock was killed or is frozen. It loads nothing but Node's own modules and two small files, because no
- * command starts before its watchdog is ready.
+ * that holds the lock was killed or is frozen. It loads nothing but Node's own modules and three small files, because
+ * no command starts before its watchdog is ready.
  *
  * Started with two arguments: how many milliseconds before the deadline stopping begins, and the command's tag. It
  * takes orders on stdin; when stdin closes without `done`, `leasehold run` has died.

@@ -35,7 +35,7 @@ export class Acquisition extends Waiter implements AttemptingAcquisition {
   readonly #queue: WaitQueue<Acquisition>
   #attempts: ClaimAttempts | undefined = undefined
   #log: AnswerLog | undefined = undefined
-  /** The first request travels one after the other with those of other names (`OrderedRequests`). */
+  /** The first request must not overtake, or be overtaken by, requests for other names: it uses `OrderedRequests`. */
   #ordered = false
   /** A notification came while a request was in flight: ask again. */
   #notified = false
@@ -72,12 +72,12 @@ export class Acquisition extends Waiter implements AttemptingAcquisition {
     return this.#lock && leaseOf(this.#lock).latest
   }
 
-  /** The server may keep its request open. After a failure that is not known before the next answer. */
+  /** The server may keep its request open. After a request that failed: false, until the store has answered again. */
   get hasOpenRequest(): boolean {
     return this.#log?.failure === undefined && this.#attempts?.isOpen === true
   }
 
-  /** From when it is not certain any more that the first answer settles it. */
+  /** Sets the timer of the caller's `wait`, once. Before the first answer only if no earlier time limit bounds that. */
   limitWait(): void {
     const { waitMs } = this.request
     if (this.queue || waitMs === Number.POSITIVE_INFINITY) return

@@ -5,8 +5,9 @@ import { deadlineOf, isEnoughLeft } from './deadline.js'
 import { QUEUE_MS } from './retry-delay.js'
 
 /**
- * FRESH_FAILURE_MS: an acquisition behind one whose request failed longer ago than this has it ask again. Shorter would turn a crowd of
- * newcomers into a flood of requests to a store that is down; longer would tell them of an outage that may be over.
+ * FRESH_FAILURE_MS: if the last request of the first acquisition in a queue failed longer ago than this, in
+ * milliseconds, a newcomer makes it ask again. Shorter would turn a crowd of newcomers into a flood of requests to a
+ * store that is down; longer would report an outage to them that may be over.
  */
 const FRESH_FAILURE_MS = 100
 
@@ -22,7 +23,10 @@ export class AnswerLog {
   /** The last refusal, and how many there were. */
   refusal: Refusal | undefined = undefined
   refusals = 0
-  /** Why the last request or renewal was not answered, if it was not, when that was, and how often in a row it happened to requests. */
+  /**
+   * Why the last request, or the last renewal of the queue entry, was not answered; undefined if it was. `failures`:
+   * how many of both were not answered since the last refusal.
+   */
   failure: LeaseholdError | undefined = undefined
   failures = 0
   #failedAt: number = Number.NEGATIVE_INFINITY

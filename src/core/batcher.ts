@@ -247,7 +247,7 @@ export class Batcher implements RequestHost {
 
   /** One request has no answer, or one that means nothing. */
   misunderstood(answer: unknown): LeaseholdError {
-    const what = answer === undefined || answer === null ? 'was not answered' : 'was answered with what is no answer'
+    const what = answer === undefined || answer === null ? 'was not answered' : 'was answered in an unknown form'
     return this.explain(new Error(`one request ${what}`))
   }
 

@@ -2,7 +2,7 @@ import { type Channel, channel, type TracingChannel, tracingChannel } from 'node
 
 type EventName = 'acquired' | 'released' | 'renewed' | 'atRisk' | 'lost' | 'abandoned' | 'timeout' | 'error'
 
-/** Around each acquisition of one name. */
+/** Around each acquisition: of one name, or of all names of one `acquireAll` or `withLocks` together. */
 export const acquireChannel: TracingChannel<unknown, object> = tracingChannel('leasehold:acquire')
 
 /** From the grant of a lock to its end. */
@@ -23,7 +23,7 @@ export const eventChannels: Readonly<Record<EventName, Channel>> = {
   error: channel('leasehold:error'),
 }
 
-/** Whether any of them has a subscriber. With names that are written out, V8 makes next to nothing of it. */
+/** Whether any of these channels has a subscriber. Written out: V8 inlines constant names, a loop would cost more. */
 export function isAnyEventPublished(): boolean {
   const { acquired, released, renewed, atRisk, lost, abandoned, timeout, error } = eventChannels
   return (

@@ -10,13 +10,19 @@ import type { AcquireRequest } from './request.js'
 import { isSameLease, TENANCY_TOKENS } from './tenancy.js'
 import { isThenable } from './thenable.js'
 
-/** How long one request may stay open inside the server. */
+/**
+ * How long the server may keep one request open, in milliseconds. The time limit of the request is longer by as much,
+ * so a server that has fallen silent is noticed that much later.
+ */
 const BLOCK_MS = 5_000
 
-/** The same for a waiter that seeks a record. */
+/** The same for a waiter that seeks a record, in milliseconds. Short, because it sees the record only in a refusal. */
 const SEEK_BLOCK_MS = 500
 
-/** How long a request that was kept open may take to be answered once it is ended. */
+/**
+ * How long an open request may take to be answered once a release has ended it, in milliseconds. The caller, whose
+ * wait is over, waits for that answer: it tells a busy key from a silent server.
+ */
 const LAST_CALL_MS = 500
 
 /** What attempts need from the instance. */
@@ -130,8 +136,9 @@ export class ClaimAttempts {
   }
 
   /**
-   * The wait is over, and the server keeps the request open. Ended, it is answered within the time that this returns; if it is not, the
-   * server is silent. 0: there is no such request, or it was ended before.
+   * The wait is over: ends the request that the server keeps open, by a release. Returns how long its answer may
+   * take, in milliseconds; if there is none by then, the server is silent. 0: no request is open, or it was ended
+   * before.
    */
   callBack(): number {
     const { store, batcher } = this.#host

@@ -9,8 +9,8 @@ const LONGEST_PAUSE_MS = 2_000
 const LONGEST_MS = 300_000
 
 /**
- * Takes back what may be ours in the store: in the background, with a time budget of its own, never with the caller's signal,
- * which may be why we clean up. Closing waits for it.
+ * Releases what lost answers may have granted: in the background, with a time budget of its own, never with the
+ * caller's signal, whose abort may be the reason for the clean-up. Closing waits for it.
  *
  * A release with a token can only end that very grant. One without a token ends whatever its owner has: the caller sees to
  * it that this owner is never used again.

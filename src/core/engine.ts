@@ -43,9 +43,9 @@ export class Engine
   readonly cleanup: Cleanup
   readonly events: Events
   readonly identity: Identity
-  /** When leases are due. */
+  /** The timers of all leases: when each is renewed, or has reached its deadline. */
   readonly heartbeats: Timers
-  /** Renews those that are. */
+  /** Renews the leases that are due, together in few calls. */
   readonly heartbeat: Heartbeat
   readonly stalls: StallMonitor
   /** When waits end or ask again. They keep the process alive: callers await them. */
@@ -130,7 +130,7 @@ export class Engine
     if (!acquisition.begun) {
       acquisition.limitWait()
       queue.retryFirst()
-      // It seeks a record that may be there already: the first one looks for all of them.
+      // The record that it seeks may have been written meanwhile: the first acquisition in the queue asks for all.
       if (request.onRefusal) queue.askFirst()
     }
     return acquisition.promise
@@ -214,7 +214,7 @@ export class Engine
     return lock
   }
 
-  /** What a grant will make a lock of. */
+  /** The lock that a grant will complete. */
   preallocate(request: AcquireRequest): Lock {
     return new Lock(new Lease(this, request))
   }

@@ -23,7 +23,7 @@ export interface LockFacts {
 /** What an event carries about a request that holds no lock, or whose call failed. */
 export type RequestFacts = Pick<LockFacts, 'name' | 'namespace' | 'kind' | 'metadata'>
 
-/** Their value is their own record, which callers cannot give along and should not see. */
+/** Kinds whose value is a record that leasehold writes, and no metadata of the caller: events do not show it. */
 const RECORDING_KINDS = new Set(['run-once', 'schedule'])
 
 export function requestFacts({ name, kind, value }: Pick<AcquireRequest, 'name' | 'kind' | 'value'>): RequestFacts {
@@ -69,8 +69,8 @@ const EVENTS: Record<keyof LockEvents, true> = {
 }
 
 /**
- * The events of one instance, and on `node:diagnostics_channel` of all of them. An `error` without a listener does nothing;
- * an event that nobody listens to costs two comparisons.
+ * The events of one instance. All instances publish theirs on `node:diagnostics_channel` besides. An `error` without a
+ * listener does nothing. For an event that nobody listens to, only flags are compared: its facts are not put together.
  */
 export class Events extends Emitter<LockEvents> {
   /** Of the instance: part of the facts of every event. */

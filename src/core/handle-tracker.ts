@@ -60,8 +60,8 @@ export class HandleTracker {
 }
 
 /**
- * Work that begins under a lock that has been released must not. A signal that was taken before does not abort by the
- * holder's own release: nothing was lost, and listeners would take it for that.
+ * The signal of a lock that has been released: aborted, so that work which reads it only now does not begin. A signal
+ * that was read before the release does not abort: nothing was lost, and its listeners would take that for a loss.
  */
 export function releasedSignal(name: string, tracker: HandleTracker | undefined): AbortSignal {
   const taken = tracker?.signal

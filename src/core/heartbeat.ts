@@ -139,6 +139,6 @@ class RenewalCall extends TimedCall<Renewed[]> {
     return this.#leases.map(() => ({ outcome: 'unknown', error }))
   }
 
-  /** Too late: its leases were told that nobody knows, and have been renewed since or have ended. */
+  /** A late answer is dropped: its leases were answered `unknown`, and have been renewed since or have ended. */
   protected override late(): void {}
 }

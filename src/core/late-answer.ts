@@ -18,8 +18,9 @@ export interface SettledAcquisition {
 }
 
 /**
- * Whatever its owner has in the store: never while that owner holds or has recorded something. An owner that was given to us
- * may be in use elsewhere, so what it left behind runs out by itself.
+ * Releases whatever the owner of this acquisition has in the store. Must not be called while that owner holds or has
+ * recorded something. An owner that the request names may be in use elsewhere: nothing is released, and what it left
+ * behind expires.
  */
 export function releaseOwner({ cleanup }: CleanUpHost, settled: SettledAcquisition): Promise<void> | undefined {
   const { request, owner } = settled
@@ -27,8 +28,8 @@ export function releaseOwner({ cleanup }: CleanUpHost, settled: SettledAcquisiti
 }
 
 /**
- * An answer that came after the acquisition was settled: given up, or granted by a push. What it tells of may be something
- * that nobody will ever release: the store may have decided it after our release.
+ * Cleans up after an answer that came when the acquisition was settled already: given up, or granted by a push. The
+ * store may have decided the request after our release: nobody else would then release its grant or its queue entry.
  */
 export function cleanUpAfter(
   host: CleanUpHost,

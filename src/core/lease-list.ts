@@ -10,9 +10,10 @@ export interface ListedLease<L> {
 const FEW = 8
 
 /**
- * What one instance holds, by age. A list instead of a map from owner to lease: owners are new strings of 60 characters each
- * time, and to hash one and to keep a map of things that come and go was a third of a lock in memory. Only revocations look for
- * an owner, so the map is made when one comes, and kept until as many leases were added as there are.
+ * The leases of one instance, by age. A list instead of a map from owner to lease: each owner is a new string of 60
+ * characters, and hashing it and keeping a map of entries that come and go took a third of the time of a lock in
+ * memory. Only revocations, and grants to an owner that the request names, look for an owner. The map is made for the
+ * first search, and dropped when more leases were added since the last search than there are.
  */
 export class LeaseList<L extends ListedLease<L>> {
   size = 0

@@ -37,7 +37,7 @@ export class Lease extends Timed implements RenewedLease, ListedLease<Lease> {
   token = 0n
   /** How many locks of this process had the lease before, since the store granted it. */
   turn = 0
-  /** The lease that it was passed on to: what the store knows of this one is that one's from then on. */
+  /** The lease that this one was passed on to: the store's grant belongs to the successor from then on. */
   successor: Lease | undefined = undefined
   /** When this process learned of the grant, by the local clock. */
   acquiredAt = 0
@@ -119,7 +119,7 @@ export class Lease extends Timed implements RenewedLease, ListedLease<Lease> {
     return this.successor?.latest ?? this
   }
 
-  /** What the store knows of it is certain, and as its request wanted it to be. */
+  /** The store certainly keeps this lease, with the ttl and renewals of its request: it may be passed on as it is. */
   get isAsGranted(): boolean {
     if (!this.isOpen || this.takenBack || this.staysInStore || this.#renewals?.inDoubt) return false
     return this.autoRenew && this.ttlMs === this.request.ttlMs
@@ -159,7 +159,7 @@ export class Lease extends Timed implements RenewedLease, ListedLease<Lease> {
     return this.#renewals?.log?.atRisk === true && this.held
   }
 
-  /** For how long the store may keep it at most: a request that was out when it was handed off may have given it all that it asks for. */
+  /** For how long the store may keep it at most: a request in flight at the hand-off may have got it the full ttl. */
   get storedMs(): number {
     const log = this.#renewals?.log
     const until = Math.max(log?.storedUntil ?? this.deadline, log?.mayLastUntil ?? this.deadline)

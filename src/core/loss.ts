@@ -40,7 +40,10 @@ export function reasonOfEnd(lease: LostLease, log: RenewalLog | undefined): { wh
   return { why: reasonOfExpiry(lease, log), cause: log?.lastError }
 }
 
-/** Provisional to the end, and without renewals it would have ended by now all the same. */
+/**
+ * Whether a lease that was provisional to its end has lasted for its ttl. Without `autoRenew` it would have ended by
+ * now anyway, so that its end is no failure of a renewal.
+ */
 function hadItsTime({ provisional, acquiredAt, ttlMs, host }: LostLease): boolean {
   return provisional && host.world.now() >= deadlineOf(acquiredAt, ttlMs)
 }
@@ -83,7 +86,8 @@ function orElse<T>(unknown: T, explain: () => T): T {
 }
 
 function longestStall(lease: LostLease, log: RenewalLog | undefined, now: number): Stall | undefined {
-  // A lease that was handed off has no due time before it is confirmed; and one whose answer came late was due before that.
+  // A lease that was handed off has no due time before it is confirmed. An answer that was read after the due time
+  // shows that the event loop turned then: a stall began later than that.
   const readAt = log?.answeredAt ?? NEVER
   const dueAt = lease.dueAt > 0 ? Math.max(lease.dueAt, lease.acquiredAt, readAt) : Number.POSITIVE_INFINITY
   return lease.host.stalls.longestSince(log?.renewedAt ?? lease.acquiredAt, now, dueAt)

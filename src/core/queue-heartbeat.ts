@@ -6,7 +6,7 @@ import { isThenable } from './thenable.js'
 import { Alarm, Timers } from './timers.js'
 import { isRenewed } from './well-formed.js'
 
-/** Entries travel in calls of at most this many, where the store sets no bound of its own: one call must not block a server. */
+/** Queue entries renewed in one call at most, or `maxBatch` of the store if that is less: long calls block a server. */
 const MOST_PER_CALL = 500
 
 /** A queue entry of this process, and who has to hear what became of it. */

@@ -19,8 +19,8 @@ interface NotifiedQueue {
 }
 
 /**
- * How the waiters of one queue are notified: by the grants of all keys, which the instance subscribes to once, where those are all that they
- * have to hear of and they arrive; else by a subscription to this key.
+ * How the waiters of one queue are notified. Waiters that need nothing but grants use the instance's one subscription
+ * to the pushed grants of all keys, if the store has one and it is live. All others subscribe to this key.
  */
 export class QueueSubscription {
   readonly #host: QueueSubscriptionHost

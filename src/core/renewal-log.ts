@@ -6,7 +6,7 @@ import { redact } from '../util/redact.js'
 /** So many attempts are kept for the report of a loss. */
 const KEPT_ATTEMPTS = 5
 
-/** A number, as times are: V8 would allocate for each time that takes the place of undefined. */
+/** Stands for "at no time". A number: V8 would allocate for each time that is written to a field with undefined. */
 export const NEVER: number = -0.5
 
 interface Attempt {
@@ -18,7 +18,7 @@ interface Attempt {
 
 /** What became of one lease since its grant: renewals and `extend`. Made with the first of them: most leases are released before. */
 export class RenewalLog {
-  /** When the last good renewal, or the grant, was sent. */
+  /** When the last good renewal was sent. Before the first one: when this lock was granted, or was passed the lease. */
   renewedAt: number
   /** When the first renewal was sent that was not answered with yes since then; else NEVER. */
   troubleSince: number = NEVER

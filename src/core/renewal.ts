@@ -135,7 +135,7 @@ export class Renewals implements RenewedInBulk {
     })
   }
 
-  /** Whether it is still ours. Prolonged by that only if its user wants it to be: it must end when it was said to. */
+  /** Asks whether the lease is still ours. Without `autoRenew` this must not prolong it: it has to end with its ttl. */
   #verify(): Promise<Renewed> {
     return this.#inTurn(() => this.#renewOnce(undefined))
   }
@@ -178,7 +178,7 @@ export class Renewals implements RenewedInBulk {
       lease.askedUntil = asked
     if (lease.isOpen && now >= lease.deadline) lease.runOut()
     if (!lease.isOpen) {
-      // Too late, yet the store has just made it longer: nobody would hold it, and nobody else could.
+      // The lease was lost here before the store prolonged it: not released, it would block others until its new end.
       if (answer.outcome === 'ours' && lease.loss && !lease.staysInStore)
         void lease.host.cleanup.release(lease, lease.storedMs)
     } else if (answer.outcome === 'ours') this.#prolonged(answer.ttlMs, sentAt, asked !== undefined)
@@ -213,7 +213,7 @@ export class Renewals implements RenewedInBulk {
     this.#warnOfRisk()
   }
 
-  /** Once for each time of trouble: the work under the lock may still save what it has done. */
+  /** Emits `atRisk` once, until a renewal succeeds again: the work under the lock may still save what it has done. */
   #warnOfRisk(error?: LeaseholdError): void {
     const { log } = this
     const lease = this.#lease
@@ -222,7 +222,7 @@ export class Renewals implements RenewedInBulk {
     emitAtRisk(lease, error)
   }
 
-  /** From now on, although it was taken without. */
+  /** Turns renewals on, for a lease that was acquired without `autoRenew`. */
   begin(): void {
     const lease = this.#lease
     if (lease.autoRenew || !lease.isOpen) return
@@ -230,7 +230,7 @@ export class Renewals implements RenewedInBulk {
     scheduleRenewal(lease, lease.host.world.now())
   }
 
-  /** From now on it ends when its time has passed. */
+  /** Turns renewals off: the lease ends when its time has passed. */
   stop(): void {
     const lease = this.#lease
     if (!lease.autoRenew || !lease.isOpen) return

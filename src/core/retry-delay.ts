@@ -14,9 +14,12 @@ export const QUEUE_HEARTBEAT_MS: number = QUEUE_MS / 3
 
 /** A holder that is not a leasehold client announces no release: ask at least this often. */
 const FOREIGN_POLL_MS = 250
-/** Between two waiters that may hold the key together and stand one behind the other. */
+/**
+ * Milliseconds between the requests of two shared waiters when a holder's lease ends. The request of the first one
+ * grants to all that fit, so the next waiter mostly need not ask any more.
+ */
 const NEXT_IN_QUEUE_MS = 5
-/** So many waiters that may hold the key together ask when a holder's time is up, in case the first of them is dead. */
+/** Shared waiters with at most this many entries ahead ask when a holder's lease ends: the first waiter may be dead. */
 const FEW_AHEAD = 3
 const SHORTEST_PAUSE_MS = 10
 const LONGEST_PAUSE_MS = 1_000
@@ -35,7 +38,10 @@ export interface RetryState {
   /** `armed`: a notification would arrive. Asked for only if it matters: it may take up a subscription that was left a moment ago. */
   queue: { readonly armed: boolean }
   request: AcquireRequest
-  /** How often it was refused, how often in a row it was not answered at all, and when the request left that was refused last. */
+  /**
+   * How often it was refused, how often it was not answered since the last refusal, and when the last request or
+   * renewal was sent that the store answered without a grant.
+   */
   log: { readonly refusals: number; readonly failures: number; readonly contactAt: number }
   /** For how long the server was to keep the request open, if it was. */
   blockMs: number | undefined
@@ -46,7 +52,8 @@ export interface RetryState {
 export function retryDelay(answer: Answer, state: RetryState): number {
   const { queued, queue, request, log, blockMs, world } = state
   const { random } = world
-  // It stood in the server's own queue until then, and keeps its place there only if it comes back at once.
+  // The server kept the request in its own queue for as long as it was asked to, and keeps the place for a short time
+  // only: ask again at once.
   if (answer.granted === false && blockMs && world.now() >= log.contactAt + blockMs * 0.9) return 1
   const { armed } = queue
   if (answer.granted !== false) return backoff(log.failures, random)
@@ -57,7 +64,8 @@ export function retryDelay(answer: Answer, state: RetryState): number {
   let pause = LONGEST_PAUSE_MS
   if (queued) pause = seeksRecord ? RECORD_POLL_MS : Number.POSITIVE_INFINITY
   if (!armed && (first || seeksRecord || !queued)) pause = Math.min(pause, backoff(log.refusals, random))
-  // A lease that is handed off lasts no longer than this.
+  // Without notifications a hand-off is noticed only by asking, and its lease lasts for the ttl or QUEUE_MS, whichever
+  // is less: ask three times within that.
   if (!armed && queued) pause = Math.min(pause, Math.min(request.ttlMs, QUEUE_MS) / 3)
   if (blocker?.foreign && first) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + random() / 2))
   // A dead holder announces nothing, but it is known when its time is up. The request sent then lets in all who fit; the

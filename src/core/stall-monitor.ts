@@ -9,12 +9,14 @@ const TICK_MS = 250
 /** A tick that is late by less is not remembered: timers are a few milliseconds late on every busy machine. */
 const NOTABLE_MS = 20
 
-/** So many stalls are remembered. Each is longer than all that came after it, so more would be of no use to any lease. */
+/** Stalls remembered at most. Each is longer than all after it: only ever shorter ones need more than one place. */
 const MOST_STALLS = 16
 
 /**
- * From this share of processor time on, the process was busy during a stall. In a long stall less is enough, unless it may all
- * come from one tick before: on a machine with ten others, or in a small container, a busy process gets no more.
+ * BUSY_SHARE: a process that used this share of a stall as processor time was busy, not frozen. In a long stall
+ * STARVED_SHARE is enough, because on a machine with ten other busy processes, or in a small container, a busy
+ * process gets no more; but not less than STARVED_MS of processor time, which may all come from the tick before the
+ * stall.
  */
 const BUSY_SHARE = 0.1
 const STARVED_SHARE = 0.03

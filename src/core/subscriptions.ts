@@ -56,7 +56,10 @@ export class Subscriptions {
     return this.#byKey.get(key)?.live() ?? false
   }
 
-  /** This process released the key itself: the release will be announced to all who subscribed. False: it will not, or was waited for. */
+  /**
+   * `expects`: this process has released the key, and the release will be announced to all subscribers. False: it
+   * will not be announced, or an acquisition has waited for the announcement already.
+   */
   expectRelease(key: string, expects: boolean): void {
     const shared = this.#byKey.get(key)
     if (shared?.live()) shared.expectsRelease = expects
@@ -161,7 +164,7 @@ class SharedSubscription {
     return this.#watch?.live() ?? false
   }
 
-  /** What a store sends may be nonsense, and what it sets off may throw: neither is for the store to bear. */
+  /** An event may be malformed, and a listener may throw: an error thrown on would end the delivery of the store. */
   hear(event: StoreEvent): void {
     try {
       this.#notify(event)
@@ -172,8 +175,9 @@ class SharedSubscription {
 
   #notify(event: StoreEvent): void {
     if (event.type === 'freed') this.expectsRelease = false
-    // A copy: a listener may subscribe or close while it is called.
+    // The only user: no copy, because the loop ends after its listener, whatever that does to the set.
     if (this.#users.size === 1) for (const { listener } of this.#users) return void listener?.(event)
+    // A copy: a listener may subscribe or close while it is called.
     for (const { listener } of [...this.#users]) listener?.(event)
   }
 

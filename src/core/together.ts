@@ -5,7 +5,7 @@ import { isStale } from './deadline.js'
 import type { Lock } from './lock.js'
 import type { AcquireRequest } from './request.js'
 
-/** Why several locks cannot be had together: the request that somebody else is in the way of, or that the store failed. */
+/** Why several locks were not granted together: the request whose key is busy and its holder, or the store's error. */
 export interface NotTogether {
   busy?: AcquireRequest | undefined
   heldBy?: string | undefined

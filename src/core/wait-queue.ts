@@ -6,10 +6,12 @@ import type { Tenancy } from './tenancy.js'
 import type { Waiter } from './waiter.js'
 
 /**
- * On stores without a queue, an acquisition in a process that has just released the key waits up to this long for the
- * release to be announced, so that other waiters get a fair chance; if it can wait so much longer at all.
+ * On stores without a queue, an acquisition in a process that has just released the key waits up to this long, in
+ * milliseconds, for the release to be announced, so that other waiters get a fair chance. An announcement may be
+ * lost: longer would delay the acquisition for nothing.
  */
 const COURTESY_MS = 25
+/** An acquisition with a shorter `wait`, in milliseconds, asks at once: the pause would use up too much of it. */
 const COURTEOUS_FROM_MS = 10 * COURTESY_MS
 
 /** At most this many acquisitions that may hold the key together send requests side by side; the rest wait here. */
@@ -25,8 +27,9 @@ export interface WaitQueueHost<W extends Waiter> extends QueueSubscriptionHost {
 }
 
 /**
- * The acquisitions of this process that wait for one key, in order. Only the first of them has an entry in the store's
- * queue, unless they ask for more: nothing there grows with the number of waiters, and processes take turns.
+ * The acquisitions of this process that wait for one key, in order. Of exclusive ones only the first has an entry in
+ * the store's queue, unless each asks for one (`queueInStore`): the store's queue does not grow with the waiters of a
+ * process, and processes take turns. Of shared ones up to ABREAST have an entry.
  */
 export class WaitQueue<W extends Waiter = Waiter> {
   readonly key: string
@@ -151,7 +154,10 @@ export class WaitQueue<W extends Waiter = Waiter> {
     else if (!this.#awaitsTenancy()) this.#pumpSoon()
   }
 
-  /** Without it, `next` and those behind it would take the time until the next answer for an outage. */
+  /**
+   * Remembers that a lock or an open request of this process was in the way of `next`. Without this, a wait that ends
+   * before the store has answered `next`, or one behind it, would be reported as an outage.
+   */
   #noteLeaving(acquisition: W, next: W): void {
     const { store, world } = this.#host
     if (acquisition.granted) {
@@ -168,7 +174,7 @@ export class WaitQueue<W extends Waiter = Waiter> {
     if (this.#asked === acquisition) this.#asked = undefined
   }
 
-  /** Not at once: when many leave together, those in between should not ask just before they leave. */
+  /** In a microtask: when many acquisitions leave together, none of them may send a request just before it leaves. */
   #pumpSoon(): void {
     if (this.#pumping) return
     this.#pumping = true
@@ -200,12 +206,16 @@ export class WaitQueue<W extends Waiter = Waiter> {
     return head !== undefined && !head.begun && this.tenancy.suits(head.request)
   }
 
-  /** What a waiter knows at the end of its wait that has no refusal of its own. Undefined: nobody can tell that the key is busy. */
+  /**
+   * The refusal for a waiter whose wait is over and that has none of its own. Undefined: nothing shows that the key
+   * is busy, and its caller is told of an outage.
+   */
   refusalFor({ begun }: Waiter, since: number): Refusal | undefined {
     const known = this.latestRefusal ?? this.#busyHere(since)
     if (known) return known
-    // One that never asked waited behind others of this process: if the server keeps their request open, the key is busy.
-    // One whose turn came a moment ago, because that request was given up, knows no more than it did behind it.
+    // A waiter that never asked waited behind others of this process: if the server keeps a request of theirs open,
+    // the key is busy. A waiter whose turn came a moment ago, because that request was given up, cannot have an
+    // answer yet: the key was busy for it too.
     const wasInTurn = begun ? this.#host.world.now() - this.#openRequestEndedAt < JUST_BEGUN_MS : this.#hasOpenRequest
     // And a lock that this process was granted meanwhile was in its way.
     return wasInTurn || this.#grantedAt >= since ? { granted: false } : undefined

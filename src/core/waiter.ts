@@ -62,7 +62,7 @@ export abstract class Waiter extends Timed {
     if (event.type === 'granted') {
       if (event.owner === this.owner) this.grantPushed(event)
     } else if (event.type === 'changed') {
-      // Who leads, or what a holder says: nothing to those who only want to be next.
+      // An announced lease began, changed or ended. Only waiters that seek a record ask; the others wait for a grant.
       if (this.request.onRefusal) this.notify()
     } else if (!event.owner || event.owner === this.owner) this.notify()
   }

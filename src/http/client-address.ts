@@ -1,6 +1,6 @@
 import ipaddr from 'ipaddr.js'
 
-/** The IPv6 prefix in which a translator puts IPv4 addresses (RFC 6052, RFC 8215). */
+/** The IPv6 prefix in which a NAT64 translator puts IPv4 addresses (RFC 6052). That of RFC 8215 is not covered. */
 const NAT64 = ipaddr.parseCIDR('64:ff9b::/96') as [ipaddr.IPv6, number]
 
 /**

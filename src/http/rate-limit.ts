@@ -175,7 +175,7 @@ export function limitExpress<Req extends NodeRequest, Res extends ServerResponse
   return (request, response, next) => {
     decide(limiter, options, nodeAddress, [request, response])
       .then((decision) => {
-        // Answered while the store was asked, by a time-out or by leaving: there is nothing to limit any more.
+        // A time-out answered the request, or its client left, while the store was asked: there is nothing to limit.
         if (response.writableEnded || response.destroyed) return
         if (!decision || passes(decision, response)) next()
       })

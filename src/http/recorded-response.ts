@@ -32,7 +32,10 @@ export interface RecordedResponse {
 
 const REPLAYED = 'Idempotent-Replayed'
 
-/** The largest record in bytes of JSON: 1 MB of body as base64, and headers. Stores refuse larger results of run-once. */
+/**
+ * The largest record in bytes of JSON: 1 MB of body as base64, and headers. Below what `runOnce` (1,572,864) and etcd
+ * (1,560,000) refuse as too large: a refused record would let a served request run again.
+ */
 const MAX_RECORD_BYTES = 1_500_000
 
 /** Headers of one connection or one moment; and a cookie that opens a session does not belong into a lock store. */

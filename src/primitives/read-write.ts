@@ -76,7 +76,7 @@ export class ReadWriteLock {
     known: readonly string[] = optionsOf.withLock,
   ): AcquireRequest {
     const given = (options as AcquireOptions | undefined)?.mode
-    if (given !== undefined) throw new InvalidOptionError('mode', given, 'no value here: the method says it')
+    if (given !== undefined) throw new InvalidOptionError('mode', given, 'no value in readWrite: its methods say it')
     return this.#defaults.buildRequest('lock', this.#name, { ...options, mode }, known)
   }
 }

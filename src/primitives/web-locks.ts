@@ -194,7 +194,11 @@ export class WebLocks {
     return result
   }
 
-  /** Tokens give the order of grants, because they are the store's microseconds. Only holders that are not leasehold's have none. */
+  /**
+   * Tokens give the order of grants: each is larger than the one before. They are microseconds of the store or, on
+   * etcd, revisions that count on from such a time. Holders that are not leasehold's have none, and are ordered by
+   * how long they have held.
+   */
   #held(view: HolderView): Dated {
     const since = view.token === undefined ? this.#engine.world.date() - (view.heldMs ?? 0) : Number(view.token) / 1_000
     return { ...this.#info(view), since }

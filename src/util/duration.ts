@@ -8,7 +8,7 @@ const UNITS: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000
 /** A century. Anything longer is a mistake, and larger numbers lose their milliseconds. */
 const LONGEST = 100 * 366 * 86_400_000
 
-/** `takes` completes the sentence "ttl takes …". */
+/** The durations that an option accepts, in milliseconds. Without bounds: from 0 to a century. */
 export interface DurationRange {
   min?: number
   max?: number

@@ -9,7 +9,7 @@ import { randomBytes } from 'node:crypto'
 /** Cancels what was to be called back. */
 export interface Cancel {
   (): void
-  /** From now on the process is kept alive for it, or not. A world without processes has none. */
+  /** Sets whether the timer keeps the process alive. Absent in a world without processes, such as a simulation. */
   keepAlive?: (on: boolean) => void
 }
 

@@ -161,7 +161,7 @@ export class OwnConnection {
 
   #connect(): Promise<OwnSession> {
     if (this.#session) return this.#session
-    if (realWorld.now() < this.#notBefore) return Promise.reject(new Error('it could not be opened a moment ago'))
+    if (realWorld.now() < this.#notBefore) return Promise.reject(new Error('no connection could be made a moment ago'))
     const opening = this.#open(() => {
       if (this.#session === opening && this.#fail) realWorld.after(BROKEN_MS, this.#fail)
       this.#forget(opening)

@@ -12,7 +12,7 @@ export interface Adapter {
   readonly identity: object
   /** Whether keys are spread over slots. */
   readonly cluster: boolean
-  /** What the client puts before every key by itself. Names given to `run` include it. */
+  /** The prefix that the client itself puts before every key. Keys given to `evalsha` and `eval` include it. */
   readonly keyPrefix: string
 
   /** Whether what is sent now leaves at once. If not, it would wait in a queue and take effect whenever it likes. */
@@ -73,22 +73,22 @@ export interface SubscriberEvents {
   message(channel: string, text: string): void
   /** The connection broke or could not be made. Called once at most. */
   broken(error: unknown): void
-  /** This channel is no longer told here: its slot went to another server. */
+  /** Messages of this channel no longer arrive here: its slot went to another server. Undefined: of any channel. */
   moved(channel: string | undefined): void
 }
 
 /** A connection that listens. */
 export interface RedisSubscriber {
   /**
-   * In one command. Settles when what is told from now on will be heard; rejects if it will not. `sharded`: told within a
-   * shard only.
+   * Subscribes to all channels in one command. Settles when messages that are published from now on will arrive;
+   * rejects if they will not. `sharded`: channels whose messages are published within a shard only.
    */
   subscribe(channels: string[], sharded: boolean): Promise<void>
   /** The `run_id` of the server process at the other end of this very connection. To be called before anything is subscribed to. */
   serverRun(): Promise<string>
   /** Settles when the server answered, so that a connection that only seems to be open is noticed. */
   ping(): Promise<unknown>
-  /** The same ones together. */
+  /** Ends a subscription: the channels are those of one `subscribe`, all together. */
   unsubscribe(channels: string[], sharded: boolean): void
   /** Whether the connection can block on a list, and receive messages of channels meanwhile. */
   supportsGrantInbox(): Promise<boolean>

@@ -90,7 +90,7 @@ export class IoRedisSubscriber implements RedisSubscriber {
       this.close()
       on.broken(error)
     }
-    // Also when a slot went to another node: version 5 takes the notice of that for the answer to a question never asked.
+    // Also emitted when a slot went to another node: ioredis 5 takes that notice for a reply to no command of its own.
     connection.on('error', broken)
     connection.on('connect', () => connection.stream?.unref?.())
     connection.on('close', () => broken(new Error('the connection that listens was closed')))

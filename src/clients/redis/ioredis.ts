@@ -129,9 +129,9 @@ class IoRedisClusterAdapter extends IoRedisAdapter<IoRedisCluster> {
   readonly #attended = new WeakMap<IoRedis, () => void>()
 
   /**
-   * Doubt about the slots of a node when it is back after an interruption, and about those that have another master than
-   * before: a replica that took over may have missed the last writes. Not when a connection ends: ioredis then tries
-   * again many times a second, and there is nobody to ask.
+   * Reports a possible loss for the slots of a node that is back after an interruption, and for slots that have
+   * another master than before: a replica that took over may have missed the last writes. Not when a connection ends:
+   * ioredis then reconnects many times a second, and no server could be asked.
    */
   constructor(client: IoRedisCluster) {
     super(client)

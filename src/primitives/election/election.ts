@@ -48,11 +48,15 @@ export interface ElectionHealth {
   staleMs: number
 }
 
-/** Shortest time in milliseconds from one term to the next. Work that ends right away would otherwise elect in a hot loop. */
+/**
+ * A term that was shorter than this, in milliseconds, is followed by a pause of half to one and a half times as long.
+ * Work that ends right away would otherwise be elected in a hot loop.
+ */
 const SHORTEST_TERM_MS = 100
 /**
  * On a store without a queue, a candidate that resigned would ask again before the others are notified, and be elected
- * again. So it waits for another leader, but no longer than this: there may be no other candidate.
+ * again. So it waits for another leader, but not for ever, since there may be no other candidate: for half to one and
+ * a half times this many milliseconds, at random.
  */
 const STEP_ASIDE_MS = 500
 /** Bytes of JSON. The value travels with every answer about the leader. */

@@ -45,7 +45,10 @@ export class TakeCoalescer {
     })
   }
 
-  /** Flush after this turn's microtasks, so that callers resolved in it can join. */
+  /**
+   * Flush on the next tick: when the running callback has returned or, if it is a microtask, when all microtasks have
+   * run. Takes that are made until then travel in the same flush.
+   */
   #schedule(lane: TakeLane): void {
     if (this.#due.push(lane) === 1) process.nextTick(this.#flush)
   }

@@ -22,7 +22,10 @@ export class StoreFallback {
     this.#policy = policy
   }
 
-  /** The store failed a moment ago, and another caller probes it already: decide without the store. */
+  /**
+   * The error of the outage, if this take is to be decided without the store; undefined: ask the store. During an
+   * outage one read per PROBE_EVERY_MS returns undefined: its caller is the one that probes.
+   */
   get pending(): LeaseholdError | undefined {
     if (this.#error === undefined || this.#policy === 'throw') return undefined
     const now = this.#engine.world.now()

@@ -16,9 +16,9 @@ import {
   publishedRisks,
 } from './stats.js'
 
-/** LIFETIME: a lease of kind `stats` outlives this many missed publications: one slow call must not make a process look dead. */
+/** LIFETIME: a lease of kind `stats` lasts for this many periods: one slow call must not make a process look dead. */
 const LIFETIME = 3
-/** LEAST_TTL_MS: bounds that for short periods: a pause of the process is no end of it. */
+/** LEAST_TTL_MS: that lease lasts at least this long, however short the period: a process that pauses is not dead. */
 const LEAST_TTL_MS = 10_000
 /** SOON_MS: a loss or a risk is published after this long, so that a burst of them travels in one call. */
 const SOON_MS = 150
@@ -28,8 +28,9 @@ const APART_MS = 500
 const MOST_LIMITERS = 50
 
 /**
- * Keeps one lease of kind `stats` with the figures of this process, for dashboards. Past the engine's own leases: it raises no
- * events, `releaseAll` leaves it alone, and `close` does not wait for it.
+ * Keeps one lease of kind `stats` with the figures of this process, for dashboards. The engine does not know of this
+ * lease: it raises no events but `error`, `releaseAll` leaves it alone, and `close` releases it at once, without the
+ * grace of locks.
  */
 export class Publisher {
   readonly #engine: Engine

@@ -77,7 +77,7 @@ export class Semaphore {
       )
     }
     const { mode } = (options ?? {}) as AcquireOptions
-    if (mode !== undefined) throw new InvalidOptionError('mode', mode, 'no value here: a semaphore has weights instead')
+    if (mode !== undefined) throw new InvalidOptionError('mode', mode, 'no value in a semaphore, which has weights')
     const request = this.#defaults.buildRequest('semaphore', this.#name, options, known)
     return { ...request, weight, capacity: this.permits }
   }

@@ -7,8 +7,8 @@ import type { World } from '../../util/world.js'
 import { ALL, type Refusal } from '../../store.js'
 
 /**
- * How long, in milliseconds, a waiter waits for one slot before it tries all of them again. Longer would miss slots that are
- * freed meanwhile, shorter would send more requests.
+ * How long, in milliseconds, a waiter waits for one slot before it tries all of them again: at random between this
+ * and twice as long. Longer would miss slots that are freed meanwhile, shorter would send more requests.
  */
 const SLOT_WAIT_MS = 250
 

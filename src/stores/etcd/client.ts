@@ -32,7 +32,7 @@ import { warnIfOutdated } from './version.js'
 const ATTEMPT_MS = 1_500
 /** Pause after every endpoint has failed, in milliseconds. Shorter would hot-loop while the cluster elects a leader. */
 const ROUND_PAUSE_MS = 100
-/** Keep-alives that travel in one stream. */
+/** Leases kept alive at a time: the next ones are sent over the stream when all of these have been answered. */
 const KEEP_ALIVES = 500
 
 export interface Credentials {
@@ -211,7 +211,10 @@ export class EtcdClient {
     )
   }
 
-  /** The one in use, unless this call has asked it: other calls move on as well, and would lead it back there past the third. */
+  /**
+   * The connection in use, unless this call has failed on it. Other calls move on too: a call that only followed them
+   * could come back to a server that has failed it before it has asked every other one.
+   */
   #notYetIn(failures: ReadonlyMap<string, unknown>): EtcdConnection {
     if (!failures.has(this.#connection.name)) return this.#connection
     return this.#connections.find(({ name }) => !failures.has(name)) ?? this.#connection

@@ -164,7 +164,7 @@ export class Moving {
     const kv = results[0]?.range?.kvs[0]
     if (!succeeded && !(kv?.lease === lease.id && kv.value.equals(value))) {
       leases.unbind(lease)
-      if (this.isSame(item, kv)) return { item, error: new Error('etcd: others changed it meanwhile') }
+      if (this.isSame(item, kv)) return { item, error: new Error('etcd: another client changed the entry meanwhile') }
       item.answer = GONE
       return undefined
     }

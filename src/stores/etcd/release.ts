@@ -75,7 +75,7 @@ async function releaseAnswered(context: EtcdContext, leases: readonly LeaseId[])
     await Promise.all(parts)
   }
   return pending.map(
-    ({ answer }) => answer ?? { outcome: 'unknown', error: new Error('etcd: others changed it meanwhile') },
+    ({ answer }) => answer ?? { outcome: 'unknown', error: new Error('etcd: other clients kept changing the entry') },
   )
 }
 

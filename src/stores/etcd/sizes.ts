@@ -7,7 +7,10 @@ import { InvalidOptionError } from '../../errors.js'
 
 /** Bytes of values and keys in one request. Below etcd's limit, because what surrounds them is not counted. */
 export const MOST_BYTES = 1_000_000
-/** Bytes of one value: it travels twice in a request that takes a key or else enters its queue, but then alone. */
+/**
+ * Bytes of one record, which then travels once and in a request of its own. A request that takes a key or else enters
+ * its queue carries the record twice: it is not sent for a large one (`mayQueue` in acquire.ts).
+ */
 const LARGEST_VALUE = 1_560_000
 
 /** Parts of at most so many items, and of at most so many bytes unless an item alone has more. In order. */

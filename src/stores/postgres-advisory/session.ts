@@ -43,8 +43,8 @@ const MAX_ITEMS = 500
 const MIN_SETUP_MS = 2_000
 
 /**
- * SOLO_STREAK: after this many statements in a row for one lock, the next one leaves in the turn of its call, and before what the caller
- * does about its release here. Fewer would take a pause between two bursts for callers that come one after the other.
+ * SOLO_STREAK: after this many statements in a row for a single lock, the next one is sent during the call itself, and
+ * others cannot join it. Fewer would take a pause between two bursts for callers that come one after the other.
  */
 const SOLO_STREAK = 8
 
@@ -213,7 +213,7 @@ export class AdvisorySession {
     if (this.#draining || this.lost) return
     this.#draining = true
     if (this.#soloStreak >= SOLO_STREAK) return this.#next()
-    // Sent after this tick's microtasks, so that requests made in the same turn join the statement.
+    // Sent in a microtask, so that requests which the running code makes after this one join the statement.
     queueMicrotask(this.#next)
   }
 

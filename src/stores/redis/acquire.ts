@@ -33,7 +33,7 @@ export class AcquireCalls {
   /** After a delay: the waiter that asked at `askedAt` may have given up, and would not know of a grant. */
   assertInTime(askedAt: number): void {
     if (realWorld.now() - askedAt < this.#host.timeoutMs) return
-    throw new StoreUnavailableError('redis did not answer in time, so that nothing was asked for')
+    throw new StoreUnavailableError('redis was not ready in time: the request was not sent')
   }
 
   send(call: IndexedCall<Claim>, atomic: boolean, sentAt: number): Promise<Answer[]> {
@@ -41,7 +41,7 @@ export class AcquireCalls {
     const clock = this.#host.clockOf(index)
     // The connection was lost since it was heard. Without a deadline, the request could be granted when this process is long dead.
     if (!clock.known)
-      return Promise.reject(new StoreUnavailableError('redis was connected anew, so that nothing was asked for'))
+      return Promise.reject(new StoreUnavailableError('redis reconnected meanwhile: the request was not sent'))
     const deadline = clock.deadline(sentAt + this.#host.timeoutMs)
     const args = this.#header.argsOf(claims, atomic, deadline, this.#host.subscriber())
     return this.#host.transport.ask(this.#host.script, this.#host.keysOf(call), args, (reply) => {

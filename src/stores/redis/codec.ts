@@ -98,11 +98,11 @@ export function answersOf(reply: RedisReply, count: number): RedisReply[] {
 /** A reply that answers several items at once, each with the same. */
 const isForAll = (reply: RedisReply, count: number): boolean => count > 1 && !Array.isArray(reply)
 
-/** The same for those that say yes to all. Anything else is no answer. */
+/** True: the one reply 1 says yes to all `count` items. Throws for another single reply, which answers none of them. */
 export function isYesForAll(reply: RedisReply, count: number): boolean {
   if (!isForAll(reply, count)) return false
   if (Number(reply) === 1) return true
-  throw new StoreUnavailableError(`redis answered ${count} requests with what is no answer`)
+  throw new StoreUnavailableError(`redis answered ${count} requests with one reply that is not 1`)
 }
 
 /** `!` and the error, for an item that failed by itself. */

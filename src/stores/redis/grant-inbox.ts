@@ -24,8 +24,8 @@ const BLOCK_MS = 5_000
 
 export class GrantInbox {
   /**
-   * Settles when that is known: true, grants arrive; false, they never will, not on this server or not for this user;
-   * undefined, the connection broke.
+   * Settles when it is known whether grants arrive by the inbox. True: they do. False: they never will, on this
+   * server or for this user. Undefined: the connection broke.
    */
   readonly opened: Promise<boolean | undefined>
   /** Grants arrive. */

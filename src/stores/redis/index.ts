@@ -15,8 +15,8 @@ export type RedisClient =
   | { isOpen: boolean; sendCommand(...args: never[]): unknown; on(...args: never[]): unknown }
 
 /**
- * A store on Redis, with your own client. It is borrowed: `close()` leaves it open. While somebody waits, one more
- * connection listens, made by duplicating it.
+ * A store on Redis, with your own client, which is borrowed: `close()` leaves it open. While a lock is held or waited
+ * for, one more connection (on a cluster one per master) receives its events, made by duplicating the client.
  *
  * @example
  * ```ts

@@ -16,7 +16,7 @@ const AUDIT_MS = 1_000
 /** RELOCATED_MS: pause before subscribing again once the cluster has said who serves the slot. Shorter hot-loops while a slot moves. */
 const RELOCATED_MS = 50
 
-/** REFRESH_PAUSE_MS: between two renewals of the listening connection. All stores of one client are in doubt at about the same time. */
+/** REFRESH_PAUSE_MS: between two replacements of the subscriber connection. All stores of a client ask at once. */
 const REFRESH_PAUSE_MS = 1_000
 
 /** Topics of all keys. No key of the core has such a name: each begins with its kind. */
@@ -191,7 +191,7 @@ export class SharedWakeups {
   }
 
   #attend(topic: Topic): void {
-    // Revocations are published on every node: no connection is opened for them alone.
+    // Every node delivers revocations: any open connection serves them, and one is opened only if there is none.
     const anywhere = topic.sharded ? undefined : this.#connections.addresses[0]
     const address = anywhere ?? this.#adapter.addressOf(topic.slot)
     if (topic.at !== undefined && topic.sharded && topic.at !== address) topic.mute()

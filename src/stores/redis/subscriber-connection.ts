@@ -157,7 +157,7 @@ export class SubscriberConnections {
   readonly #keys: Keys
   readonly #options: SubscriberConnectionsOptions
   readonly #open = new Map<string, SubscriberConnection>()
-  /** By address: how often it broke in a row, and when it may be tried again. */
+  /** By address of a connection that broke: the pause, which the next break doubles, and until when it lasts. */
   readonly #pauses = new Map<string, { ms: number; until: number }>()
   readonly #idle = new Map<string, NodeJS.Timeout>()
   #inboxes = 0

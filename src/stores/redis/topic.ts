@@ -35,7 +35,7 @@ export class Topic {
 
   constructor(
     readonly key: string,
-    /** ClientUser within the shard of the slot only. */
+    /** Its events are published within the shard of the slot (SPUBLISH): only the node of that slot delivers them. */
     readonly sharded: boolean,
     readonly slot: number,
   ) {}

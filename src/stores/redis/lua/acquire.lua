@@ -7,8 +7,9 @@
 -- deadline: by the server's clock in microseconds; after it nothing is done, and the answer is '@' and the time
 -- terms: '' or queueMs for an exclusive claim without further wishes; else weight:capacity:queueMs:flags:value
 -- queueMs 0 or none: do not queue      subscriber: where grants to these waiters are sent
--- → per claim: token (behind it + if TOKENS are reserved from it on) | [ahead, newest, now, owner, ttlMs, token, value, foreign] refused | '!error' | '+' not decided: ask
--- again      A lone answer is not in a list. One token for several claims: all are granted, with this one and those behind it.
+-- → per claim: token (behind it + if TOKENS are reserved from it on)
+--   | [ahead, newest, now, owner, ttlMs, token, value, foreign] refused | '!error' | '+' not decided: ask again
+-- A lone answer is not in a list. One token for several claims: all are granted, with this one and those behind it.
 local header = ARGV[1]
 local mode = string.sub(header, 1, 1)
 local reserving = mode == '+'

@@ -361,8 +361,9 @@ end
 --   n  metadata only
 --   q  a queue
 --   s  a queue whose first waiter wants the key alone, without metadata, and gets it from its present holder; then: until when
---      that waiter waits (13 digits), ttlMs (behind it + if TOKENS are to be reserved) ' ' address \0 holder \0 owner \0 plain      This is what a release needs to hand
---      the key on in its fast path.
+--      that waiter waits (13 digits), ttlMs (behind it + if TOKENS are to be reserved) ' ' address \0 holder
+--      \0 owner \0 plain
+--      The fast path of a release hands the key on with these.
 --   h  a queue whose first waiter was handed the key by that fast path: it does not wait any more
 -- Nothing is cached if there is neither queue nor metadata: only then the plain key alone says it all.
 local function writeState(key)
