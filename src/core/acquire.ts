@@ -245,7 +245,7 @@ export class Acquisition extends Waiter implements AttemptingAcquisition {
   renewed(answer: Renewed, sentAt: number): void {
     if (this.settled) return
     if (answer.outcome === 'unknown') return this.#failed(answer.error as LeaseholdError)
-    this.#answers.failure = undefined
+    this.#answers.recovered()
     if (answer.outcome === 'granted') {
       // The push was lost. The store said that it is ours, with so much left.
       this.#take(grantFound(answer, this.owner, sentAt, this.#host.world), sentAt)

@@ -25,7 +25,7 @@ export class AnswerLog {
   refusals = 0
   /**
    * Why the last request, or the last renewal of the queue entry, was not answered; undefined if it was. `failures`:
-   * how many of both were not answered since the last refusal.
+   * how many of both were not answered since the store last answered.
    */
   failure: LeaseholdError | undefined = undefined
   failures = 0
@@ -40,8 +40,7 @@ export class AnswerLog {
   refused(answer: Refusal, sentAt: number): void {
     this.refusal = answer
     this.refusals++
-    this.failure = undefined
-    this.failures = 0
+    this.recovered()
     this.notGrantedAt(sentAt, answer.newest)
   }
 
@@ -49,6 +48,12 @@ export class AnswerLog {
     this.failure = error
     this.failures++
     this.#failedAt = now
+  }
+
+  /** The store answers again: the next failure is the first of a new outage, and is retried as soon. */
+  recovered(): void {
+    this.failure = undefined
+    this.failures = 0
   }
 
   hasFailedLongAgo(world: World): boolean {

@@ -39,7 +39,7 @@ export interface RetryState {
   queue: { readonly armed: boolean }
   request: AcquireRequest
   /**
-   * How often it was refused, how often it was not answered since the last refusal, and when the last request or
+   * How often it was refused, how often it was not answered since its last answer, and when the last request or
    * renewal was sent that the store answered without a grant.
    */
   log: { readonly refusals: number; readonly failures: number; readonly contactAt: number }
