@@ -29,20 +29,20 @@ export async function acquireTogether(
   const { world, store, batcher, cleanup } = host
   const [first] = requests as [AcquireRequest]
   const sentAt = world.now()
-  const giveBack = (answers: readonly Answer[]): void => {
+  const releaseGranted = (answers: readonly Answer[]): void => {
     for (const [i, answer] of answers.entries())
       releaseUnwanted(host, requests[i] as AcquireRequest, claims[i] as Claim, answer)
   }
-  const asked = cleanup.track(Promise.resolve(batcher.acquireTogether(claims, giveBack)))
-  const wanted = first.signal ? unlessAborted(first.signal, asked, giveBack) : asked
+  const asked = cleanup.track(Promise.resolve(batcher.acquireTogether(claims, releaseGranted)))
+  const wanted = first.signal ? unlessAborted(first.signal, asked, releaseGranted) : asked
   // A call has a time limit of its own, and an attempt without a wait is given that.
   const isShort = first.waitMs > 0 && first.waitMs < store.timeoutMs
-  const answers = isShort ? await unlessOver(world, first.waitMs, wanted, giveBack) : await wanted
+  const answers = isShort ? await unlessOver(world, first.waitMs, wanted, releaseGranted) : await wanted
   if (!answers) return { failure: batcher.silence(first.waitMs) }
   const usable =
     !host.closingReason && answers.every((answer) => answer.granted === true && !isStale(answer, sentAt, world))
   if (usable) return requests.map((request, i) => host.hold(request, answers[i] as Grant, sentAt, sentAt))
-  giveBack(answers)
+  releaseGranted(answers)
   return host.closingReason ? {} : whyNot(requests, answers)
 }
 

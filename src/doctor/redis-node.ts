@@ -55,7 +55,7 @@ async function whenReady(adapter: Adapter, timeoutMs: number): Promise<void> {
   const ready = new Promise<void>((resolve, reject) => {
     const check = (): void => {
       if (adapter.ready()) return resolve()
-      const reason = adapter.closed() ? adapter.trouble() : adapter.lastError
+      const reason = adapter.closed() ? adapter.whyNotReady() : adapter.lastError
       if (reason !== undefined) reject(new Error(reasonOf(reason)))
     }
     stop = adapter.onStateChange(check)

@@ -25,22 +25,22 @@ export class PgDriver implements PostgresDriver {
     // pg takes its own listener off a client that is checked out: an error without a listener would end the process.
     client.on('error', ignore)
     let done = false
-    const giveBack = (error?: Error): void => {
+    const checkIn = (error?: Error): void => {
       if (done) return
       done = true
       client.release(error)
       client.off('error', ignore)
     }
     // A connection whose packets are dropped never answers. Without this it would be missing in the pool for ever.
-    const cancel = realWorld.after(timeoutMs * 1.5, () => giveBack(new Error('gave up')))
+    const cancel = realWorld.after(timeoutMs * 1.5, () => checkIn(new Error('gave up')))
     try {
       const result = (await client.query(sql)) as PgResult | PgResult[]
-      giveBack()
+      checkIn()
       const last = Array.isArray(result) ? (result.at(-1) as PgResult) : result
       return last.rows[0] ? (Object.values(last.rows[0])[0] as string | undefined) : undefined
     } catch (error) {
       // After an error of the server the connection is as good as before: the message was one transaction.
-      giveBack(!isConnectionLost(error) ? undefined : (error as Error))
+      checkIn(!isConnectionLost(error) ? undefined : (error as Error))
       throw error
     } finally {
       cancel()

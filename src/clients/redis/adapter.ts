@@ -20,7 +20,7 @@ export interface Adapter {
   /** Closed for good: waiting is in vain. */
   closed(): boolean
   /** Why it is not ready, as far as known. */
-  trouble(): unknown
+  whyNotReady(): unknown
   /** The last error the client told of since it was last ready. */
   readonly lastError: unknown
   /** Connects a client that would do so with its first command. */

@@ -163,8 +163,8 @@ class SharedAdapter implements Adapter {
     return this.#core.closed()
   }
 
-  trouble(): unknown {
-    return this.#core.trouble()
+  whyNotReady(): unknown {
+    return this.#core.whyNotReady()
   }
 
   wake(): void {

@@ -71,7 +71,7 @@ abstract class IoRedisAdapter<C extends IoRedis | IoRedisCluster> extends Client
     return this.client.status === 'end'
   }
 
-  trouble(): unknown {
+  whyNotReady(): unknown {
     return this.lastError ?? `the client is ${this.client.status}`
   }
 

@@ -83,7 +83,7 @@ abstract class NodeRedisAdapter<C extends NodeRedisCommon> extends ClientEvents 
     return !this.client.isOpen
   }
 
-  trouble(): unknown {
+  whyNotReady(): unknown {
     if (!this.client.isOpen) return 'the client is closed, or was never connected: connect() it first'
     return this.lastError ?? 'the client is not connected'
   }

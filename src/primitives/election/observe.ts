@@ -80,7 +80,7 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
     if (this.#stopListening || this.#over) return
     this.#stopListening = this.#ends.map((signal) => onAbort(signal, () => this.#end()))
     if (this.#ends.some((signal) => signal.aborted)) return this.#end()
-    this.#subscription = this.#engine.subscriptions.open(this.#key, this.#ring)
+    this.#subscription = this.#engine.subscriptions.open(this.#key, this.#notify)
     const ready = this.#subscription?.ready ?? false
     if (typeof ready === 'boolean') return
     // A server that cannot be reached sends no notifications for now: the observer polls meanwhile.
@@ -93,7 +93,7 @@ class Observer implements AsyncIterableIterator<LeaderInfo> {
     )
   }
 
-  readonly #ring = (): void => {
+  readonly #notify = (): void => {
     this.#notified = true
     this.#wake?.()
   }

@@ -94,7 +94,7 @@ export class EtcdAcquiring {
       for (const attempt of attempts) attempt.step = attempt.directory ? 'take' : 'take-empty'
       const known = attempts.every(({ directory }) => directory)
       if (known && !areAdmitted(attempts)) {
-        for (const attempt of attempts) this.#letGo(attempt)
+        for (const attempt of attempts) this.#dropLease(attempt)
         return attempts.map(({ directory, claim }) => refusal(directory as Directory, claim.owner, offset.value))
       }
       const taking = attempts.filter((attempt) => attempt.own?.record?.state !== 'held')
@@ -324,7 +324,7 @@ export class EtcdAcquiring {
     const { key, owner, ttlMs } = claim
     const token = offset.tokenOf(grantRevisionOf(own.record as NonNullable<Entry['record']>, own.kv))
     const [renewed] = await this.#prolonging.renew([{ key, owner, token, ttlMs }], claim.renewed)
-    this.#letGo(attempt)
+    this.#dropLease(attempt)
     if (renewed?.outcome === 'ours') attempt.answer = { granted: true, owner, token, ttlMs: renewed.ttlMs }
     else if (renewed?.outcome === 'unknown') this.#fail(attempt, renewed.error)
     else attempt.directory = undefined
@@ -346,16 +346,16 @@ export class EtcdAcquiring {
     const directory = attempt.directory as Directory
     if (own) queue.wait(claim.key, claim.owner, own.kv.createRevision, directory)
     attempt.answer = refusal(directory, claim.owner, offset.value)
-    this.#letGo(attempt)
+    this.#dropLease(attempt)
   }
 
   #fail(attempt: Attempt, error: unknown): Answer {
-    this.#letGo(attempt)
+    this.#dropLease(attempt)
     attempt.answer = { granted: 'unknown', error }
     return attempt.answer
   }
 
-  #letGo(attempt: Attempt): void {
+  #dropLease(attempt: Attempt): void {
     if (attempt.lease && !attempt.lease.shared) this.#context.leases.revoke(attempt.lease)
     attempt.lease = undefined
   }

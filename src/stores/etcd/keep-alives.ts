@@ -10,7 +10,7 @@ import { decodeLease, encodeLeaseId, type LeaseState } from './messages.js'
 const PATH = '/etcdserverpb.Lease/LeaseKeepAlive'
 
 /** Leases that are kept alive together. */
-class Question {
+class KeepAliveRequest {
   readonly #each: (state: LeaseState) => void
   readonly #settle: (error: Error | undefined) => void
   readonly #timer: NodeJS.Timeout
@@ -53,7 +53,7 @@ export class KeepAliveStream {
   /** The auth token that the stream was opened with. */
   #token: string | undefined
   /** In the order in which they were sent, which is the order of the answers. */
-  #questions: Question[] = []
+  #requests: KeepAliveRequest[] = []
 
   constructor(connection: EtcdConnection) {
     this.#connection = connection
@@ -76,7 +76,7 @@ export class KeepAliveStream {
         this.#connection.probe()
       }
       const call = this.#open(token)
-      this.#questions.push(new Question(ids, limitMs, { each, settle, timedOut }))
+      this.#requests.push(new KeepAliveRequest(ids, limitMs, { each, settle, timedOut }))
       for (const id of ids) call.send(encodeLeaseId(id))
     })
   }
@@ -103,17 +103,17 @@ export class KeepAliveStream {
       const reason = 'sent a keep-alive that cannot be read'
       return this.#end(call, new EndpointError(this.#connection.name, reason, { cause: error }))
     }
-    this.#questions.find((question) => question.answered(state))
-    if (this.#questions[0]?.isOver) this.#questions = this.#questions.filter(({ isOver }) => !isOver)
+    this.#requests.find((request) => request.answered(state))
+    if (this.#requests[0]?.isOver) this.#requests = this.#requests.filter(({ isOver }) => !isOver)
   }
 
-  /** What a stream that is given up still sends is not listened to: it would be taken for an answer to the next question. */
+  /** What a stream that is given up still sends is not listened to: it would be taken for an answer to the next request. */
   #end(call: DuplexCall | undefined, error: Error): void {
     if (!call || this.#call !== call) return
     this.#call = undefined
-    const questions = this.#questions
-    this.#questions = []
+    const requests = this.#requests
+    this.#requests = []
     call.close()
-    for (const question of questions) question.end(error)
+    for (const request of requests) request.end(error)
   }
 }

@@ -14,7 +14,7 @@ export interface AdvisoryConnectionOptions {
    * The connection is not given up before this time although the server is silent: what is held on it stays held until
    * its ttl ends, since the network may heal.
    */
-  patientUntil(): number
+  keepUntil(): number
   /** The connection is of no use any more. */
   onBroken(cause: unknown): void
 }
@@ -28,7 +28,7 @@ export class AdvisoryConnection {
   #inFlight: StatementCallback | undefined
   /** When the statement in flight was sent. */
   #sentAt: number | undefined
-  #patienceMs = 0
+  #limitMs = 0
   #checkAt = Number.POSITIVE_INFINITY
   #cancelCheck: (() => void) | undefined
   #provenAt: number
@@ -64,9 +64,9 @@ export class AdvisoryConnection {
     if (this.#broken) return done(this.#broken, [])
     const sentAt = this.#world.now()
     this.#sentAt = sentAt
-    this.#patienceMs = this.#options.timeoutMs + waitMs
+    this.#limitMs = this.#options.timeoutMs + waitMs
     this.#inFlight = done
-    this.#scheduleCheck(sentAt + this.#patienceMs)
+    this.#scheduleCheck(sentAt + this.#limitMs)
     this.#client.ref?.()
     this.#client.query(
       new PreparedQuery(statement, values, (error, rows) => {
@@ -113,7 +113,7 @@ export class AdvisoryConnection {
   #check(): void {
     this.#checkAt = Number.POSITIVE_INFINITY
     if (this.#broken || this.#sentAt === undefined) return
-    const deadline = Math.max(this.#sentAt + this.#patienceMs, this.#options.patientUntil())
+    const deadline = Math.max(this.#sentAt + this.#limitMs, this.#options.keepUntil())
     if (deadline <= this.#world.now()) this.#options.onBroken(new Error('the server does not answer'))
     else this.#scheduleCheck(deadline)
   }

@@ -110,7 +110,7 @@ export class AdvisorySession {
     const connection = new AdvisoryConnection(client, {
       world,
       timeoutMs,
-      patientUntil: () => (this.holdings.size > 0 ? this.#idleLimit.trustedUntil : 0),
+      keepUntil: () => (this.holdings.size > 0 ? this.#idleLimit.trustedUntil : 0),
       onBroken: (cause) => this.fail(cause),
     })
     const statements = options.statements.forSession(pid)

@@ -270,7 +270,7 @@ export class RedisStore implements Store {
     const { lastError } = this.#adapter
     if (this.#adapter.ready()) return undefined
     // A client that connects for the first time is not an outage.
-    return lastError ?? (this.#adapter.closed() ? this.#adapter.trouble() : undefined)
+    return lastError ?? (this.#adapter.closed() ? this.#adapter.whyNotReady() : undefined)
   }
 
   idle(): void {

@@ -174,9 +174,9 @@ export class Transport {
         else resolve()
       }
       const giveUp = (waitedMs: number): void => {
-        const reason = unavailable(adapter.trouble()).message
+        const reason = unavailable(adapter.whyNotReady()).message
         const waited = `not connected within ${formatDuration(waitedMs)}`
-        settle(new StoreUnavailableError(`${reason}; ${waited}`, { cause: adapter.trouble() }))
+        settle(new StoreUnavailableError(`${reason}; ${waited}`, { cause: adapter.whyNotReady() }))
       }
       const limit = (ms: number): void => {
         clearTimeout(timer)
@@ -185,7 +185,7 @@ export class Transport {
       }
       const look = (): void => {
         if (adapter.ready()) settle()
-        else if (adapter.closed()) settle(unavailable(adapter.trouble()))
+        else if (adapter.closed()) settle(unavailable(adapter.whyNotReady()))
         else if (adapter.lastError !== undefined && !refused) {
           refused = true
           limit(Math.min(REFUSED_MS, this.#timeoutMs))

@@ -152,7 +152,7 @@ export class ScriptRunner {
     }
     const check = (): void => {
       if (adapter.ready()) return settle(then)
-      const reason = adapter.closed() ? adapter.trouble() : adapter.lastError
+      const reason = adapter.closed() ? adapter.whyNotReady() : adapter.lastError
       if (reason !== undefined) settle(() => done(this.#down(reason)))
     }
     const cancel = this.#world.after(this.#timeoutMs, () =>

@@ -207,7 +207,7 @@ export class RedlockStore implements Store {
     if (this.#connections.length - away.length >= this.#cluster.majority) return undefined
     const known = away.filter(({ adapter }) => adapter.lastError !== undefined || adapter.closed())
     if (known.length === 0) return undefined
-    const errors = known.map(({ name, adapter }) => new NodeError(name, reasonOf(adapter.trouble())))
+    const errors = known.map(({ name, adapter }) => new NodeError(name, reasonOf(adapter.whyNotReady())))
     return new AggregateError(errors, errors.map(({ message }) => message).join('; '))
   }
 

@@ -443,7 +443,7 @@ describe('the token of a hand-off', () => {
     BigInt(String(await server.command('HGET', INDEX, key)).split(':')[0] ?? '')
 
   /** One has just been handed what another let go of. */
-  async function handedOff(): Promise<{ store: Store; successor: Claim; letGoAt: bigint }> {
+  async function handedOff(): Promise<{ store: Store; successor: Claim; releasedAt: bigint }> {
     const store = on(ioredis[6](server.url))
     const [held, successor] = [claim('lock:a'), claim('lock:a', { queueMs: 10_000 })]
     await store.acquire([held])
@@ -451,12 +451,12 @@ describe('the token of a hand-off', () => {
     const [seconds, micros] = (await server.command('TIME')) as [string, string]
     await store.release([held])
     expect(await server.command('GET', 'lock:a')).toBe(successor.owner)
-    return { store, successor, letGoAt: BigInt(seconds) * 1_000_000n + BigInt(micros) }
+    return { store, successor, releasedAt: BigInt(seconds) * 1_000_000n + BigInt(micros) }
   }
 
   test('is by the clock of that moment: what was written down before may come from before a failover', async () => {
-    const { letGoAt } = await handedOff()
-    expect(await tokenOf('lock:a')).toBeGreaterThanOrEqual(letGoAt)
+    const { releasedAt } = await handedOff()
+    expect(await tokenOf('lock:a')).toBeGreaterThanOrEqual(releasedAt)
   })
 
   test('is the last token of its kind, so that a clock that goes back does not repeat it', async () => {
