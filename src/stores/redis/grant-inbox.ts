@@ -102,8 +102,8 @@ export class GrantInbox {
     if (this.#silence) this.#silence.refresh()
     else this.#silence = setTimeout(this.#break, BLOCK_MS + this.#options.timeoutMs).unref()
     this.#subscriber.popGrants(this.#options.name, BLOCK_MS).then(this.#take, this.#break)
-    // A command that came meanwhile may be sent behind this BLMPOP, and would lie there until it ends: node-redis subscribes to a channel
-    // when its unsubscription has been answered.
+    // A command that came meanwhile may be sent behind this BLMPOP, and would lie there until that ends: node-redis
+    // sends a SUBSCRIBE only when the UNSUBSCRIBE of the same channel has been answered.
     if (this.#commands.size > 0) this.#wake()
   }
 

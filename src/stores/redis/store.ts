@@ -165,7 +165,10 @@ export class RedisStore implements Store {
     return byIndex(this.#keys, claims, atomic, ask, undecided)
   }
 
-  /** What has to be known of the server may be forgotten before it is used, since a connection may be lost at any moment: then it is asked for again. */
+  /**
+   * Prepares the server, then sends the call. A reconnect during the preparation makes the store forget what it has
+   * learned: it is then prepared again, within the time limit of the call.
+   */
   #askWhenReady(call: IndexedCall<Claim>, atomic: boolean, askedAt?: number): Promise<Answer[]> {
     const now = realWorld.now()
     const pending = this.#readiness.prepare(call.index, longestOf(call.items), now)
