@@ -473,6 +473,26 @@ describe('the token of a hand-off', () => {
   })
 })
 
+test('the first renewal after a hand-off finishes it, so that the next release need not', async () => {
+  const store = on(ioredis[6](server.url))
+  const [held, second, third] = [
+    claim('lock:a'),
+    claim('lock:a', { queueMs: 10_000 }),
+    claim('lock:a', { queueMs: 10_000 }),
+  ]
+  for (const each of [held, second, third]) await store.acquire([each])
+  await store.release([held])
+  const state = async (): Promise<string> =>
+    String(await server.command('HGET', 'leasehold:1:held:lock', 'lock:a\0')).slice(0, 1)
+  expect(await state()).toBe('h')
+  expect(await store.renew([{ key: 'lock:a', owner: second.owner, ttlMs: 10_000 }])).toMatchObject([
+    { outcome: 'ours' },
+  ])
+  expect(await state()).toBe('s')
+  await store.release([second])
+  expect(await server.command('GET', 'lock:a')).toBe(third.owner)
+})
+
 test('a forced release notifies the holder at once, also in a process that waits for nothing', async () => {
   const holder = createLocks(on(ioredis[6](server.url)))
   const other = createLocks(on(ioredis[6](server.url)))

@@ -4,7 +4,8 @@
 -- process of another version sees the plain key, and takes its holder for a foreign one.
 -- For all keys of one kind (and slot of a cluster), expiring a day after its last use:
 --   held:<kind>  hash     '' → the last token
---                         plain → token:content of plain     the last grant, and so the token of the present holder
+--                         plain → token:content of plain     the last grant, and so the token of the present holder; MARK behind
+--                         it: a renewal has more to do than to prolong the plain key
 --                         plain\0 → the state of the key, if there is more to it than the plain key: see `writeState`
 -- Of each key, all in one slot, none without an expiry:
 --   plain               string  the owner of an exclusive lease, or SHARED..token while several hold; there while it is held
@@ -34,6 +35,9 @@ local SHARED = 'leasehold:shared:'
 -- TOKENS: how many tokens a grant reserves if it is asked to, for locks that are passed on inside a process: the token of the grant
 -- and those behind it. At 31,000 such grants a second, far beyond what a server decides, they would overtake its clock.
 local TOKENS = 32
+-- MARK: ends the entry of an exclusive lease that has metadata, or whose hand-off is not finished. So a renewal that finds the entry
+-- without it need not read the state.
+local MARK = '\0'
 -- SIDE_KEYS: how many side keys a plain key has, for servers that want them declared behind the plain keys: keys.ts
 local SIDE_KEYS = 6
 -- Waiters that one script may still grant the key to, at about ten commands each: a script must not keep the server busy for
@@ -138,6 +142,11 @@ local function flagsOf(claim)
   return (claim.announce and 'a' or '') .. (claim.value and 'v' or '')
 end
 
+-- The token and the owner of an entry.
+local function readEntry(entry)
+  return string.match(entry or '', '^(%d+):([^%z]*)')
+end
+
 -- What the plain key holds, as text; true behind it if it is a key of another type.
 local function content(plain)
   local value = redis.pcall('GET', plain)
@@ -160,6 +169,9 @@ local function writeMetadata(key, claim, token, ttl)
   if not claim.announce and not claim.value then return end
   call('SET', key.metadata, token .. ':' .. flagsOf(claim) .. ':' .. (claim.value or ''), 'PX', whole(ttl))
   key.hasMetadata = true
+  if not key.entry or string.sub(key.entry, -1) == MARK then return end
+  key.entry = key.entry .. MARK
+  call('HSET', index, key.plain, key.entry)
 end
 
 local function unpackShare(entry)
@@ -208,7 +220,7 @@ local function pruneHolders(key)
   local owner, odd = content(key.plain)
   if not owner then return nil end
   if odd or string.sub(owner, 1, #SHARED) ~= SHARED then
-    local token, known = string.match(key.entry or '', '^(%d+):(.*)$')
+    local token, known = readEntry(key.entry)
     if odd or known ~= owner then return { owner = owner, foreign = true } end
     return { owner = owner, token = token }
   end
@@ -253,8 +265,9 @@ local function grant(key, claim, held, ttl)
   local token
   if claim.weight == ALL then
     call('SET', key.plain, claim.owner, 'PX', whole(ttl))
-    token = mint(ttl, key.plain, claim.owner, claim.reserve)
-    key.entry = token .. ':' .. claim.owner
+    local known = claim.owner .. ((claim.announce or claim.value) and MARK or '')
+    token = mint(ttl, key.plain, known, claim.reserve)
+    key.entry = token .. ':' .. known
     if key.hasMetadata then call('DEL', key.metadata) end
     key.hasMetadata = false
     writeMetadata(key, claim, token, ttl)
@@ -379,7 +392,8 @@ local function writeState(key)
     if ttl and not key.hasMetadata then holder, odd = content(key.plain) end
     state = 'q' .. metadata .. till
     -- Not from a foreign holder: its release is none of ours, and nobody knows when it comes.
-    if holder and not odd and key.entry and string.match(key.entry, '^%d+:(.*)$') == holder and string.sub(holder, 1, #SHARED) ~= SHARED then
+    local _, known = readEntry(key.entry)
+    if holder and not odd and known == holder and string.sub(holder, 1, #SHARED) ~= SHARED then
       local waits = string.format('%013.0f', call('ZSCORE', key.queueExpirations, first) or 0)
       state = 's' .. metadata .. till .. waits .. whole(math.min(ttl, queueMs)) .. (reserve == 't' and '+ ' or ' ') .. addressOf(key, subscriber) ..
         '\0' .. holder .. '\0' .. first .. '\0' .. key.plain
@@ -394,7 +408,12 @@ end
 
 -- Finishes a hand-off of the fast path of release.lua, which leaves the successor's queue entry where it is.
 local function finishHandoff(key)
-  leaveQueue(key, string.match(key.entry or '', '^%d+:(.*)$') or '')
+  local token, owner = readEntry(key.entry)
+  if owner then
+    leaveQueue(key, owner)
+    key.entry = token .. ':' .. owner
+    call('HSET', index, key.plain, key.entry)
+  end
   writeState(key)
 end
 

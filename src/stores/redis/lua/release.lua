@@ -40,7 +40,8 @@ if FAST and count == 1 then
         if last >= token then token = string.format('%.0f', last + 1) end
         if try('SET', plain, owner, 'PX', ttl).ok then
           last = reserve and string.format('%.0f', token + TOKENS - 1) or token
-          call('HSET', index, '', last, plain, token .. ':' .. owner, field, 'h' .. sub(state, 2, 15))
+          -- \0: MARK, so that the next renewal finishes the hand-off.
+          call('HSET', index, '', last, plain, token .. ':' .. owner .. '\0', field, 'h' .. sub(state, 2, 15))
           message = token .. string.format('%.0f', ms + ttl) .. (reserve and '+' or '-') .. message
           local address = sub(state, space + 2, stop - 1)
           -- The hand-off stands also if the message fails: the waiter finds out when it renews its queue entry.

@@ -20,32 +20,26 @@ local FAST = true
 local unpack = unpack or table.unpack
 local answers, left = {}, count
 
--- What all plain keys hold, and of each of them what the index says: known[1] the last token, known[i + 1] the state of the i-th and,
--- with their entries, known[2 * i + 1] its state and known[2 * i] its entry. Nothing if that cannot be told for all of them, or the
--- index was lost.
-local function readAll(withEntries)
-  local plains, fields = {}, { '' }
-  for i = 1, count do
-    local plain = KEYS[i + 1]
-    plains[i] = plain
-    if withEntries then fields[2 * i], fields[2 * i + 1] = plain, plain .. '\0' else fields[i + 1] = plain .. '\0' end
-  end
-  local held, known = redis.pcall('MGET', unpack(plains)), redis.pcall('HMGET', KEYS[1], unpack(fields))
+-- What all plain keys hold, and what the index says: known[1] the last token, known[i + 1] the i-th field. Nothing if that cannot be
+-- told for all of them, or the index was lost.
+local function readAll(...)
+  local held, known = redis.pcall('MGET', unpack(KEYS, 2, count + 1)), redis.pcall('HMGET', KEYS[1], '', ...)
   if known[1] and not held.err then return held, known end
 end
 
--- FAST PATH of grants: exclusive leases that nobody waits for, without metadata, of less than three hours. One command for each,
--- and three for all. GT never shortens. It does nothing for a key without an expiry, which the slow path corrects, and fails
--- before Redis 7.
+-- FAST PATH of grants: exclusive leases without metadata, of less than three hours, whether anybody waits for them or not. Their
+-- entries have no MARK (common.lua), and so equal what the holder sends. One command for each, and three for all. GT never
+-- shortens. It does nothing for a key without an expiry, which the slow path corrects, and fails before Redis 7.
 if FAST and not entries then
-  local try, held, known = redis.pcall, readAll(true)
+  local try, find, held, known = redis.pcall, string.find, readAll(unpack(KEYS, 2, count + 1))
   local ttl, what = commonTtl, ''
   for i = 1, held and count or 0 do
     local at = width * i - width + 2
     local entry = ARGV[at]
     if not uniform then ttl, what = ARGV[at + 1], ARGV[at + 2] end
-    local simple = known[2 * i] == entry and not known[2 * i + 1] and what == '' and #ttl < 8
-    if simple and held[i] == string.sub(entry, string.find(entry, ':', 1, true) + 1) then
+    local holder, simple = held[i], known[i + 1] == entry and what == '' and #ttl < 8
+    -- The holder is the owner of the entry, behind a token of 16 digits and a colon. Another length takes the slow path.
+    if simple and holder and #entry - #holder == 17 and find(entry, holder, 18, true) then
       local set = try('PEXPIRE', KEYS[i + 1], ttl, 'GT')
       if set == 1 then answers[i], left = 1, left - 1 elseif set ~= 0 then break end
     end
@@ -171,7 +165,9 @@ end
 -- FAST PATH of queue entries: the waiter that is cached as the successor of the present holder (state s: see `writeState`). Two
 -- commands for each, and three for all. Times of thirteen digits compare as text.
 local function renewSuccessors()
-  local held, known = readAll(false)
+  local fields = {}
+  for i = 1, count do fields[i] = KEYS[i + 1] .. '\0' end
+  local held, known = readAll(unpack(fields))
   if not held then return end
   newest = tonumber(known[1])
   local find, sub, byte, try = string.find, string.sub, string.byte, redis.pcall
