@@ -67,6 +67,7 @@ export {
   ALL,
   type Answer,
   type Awaitable,
+  type BatchSizes,
   type Blocker,
   type Claim,
   type Failure,

@@ -75,11 +75,16 @@ function storeAdvice(given: unknown): string {
 }
 
 /** With a batch size of 0, calls would carry no request, and the core would go on sending them for ever. */
-function checkBatches({ maxBatch, pipelinedBatch }: Store): void {
-  for (const [name, size] of Object.entries({ maxBatch, pipelinedBatch })) {
-    if (size === undefined || (Number.isInteger(size) && size > 0)) continue
-    throw new InvalidOptionError(`store.${name}`, size, 'a whole number of at least 1, or undefined')
-  }
+function checkBatches({ maxBatch }: Store): void {
+  if (maxBatch === undefined) return
+  if (typeof maxBatch !== 'object') return checkBatch('store.maxBatch', maxBatch)
+  for (const call of ['acquire', 'renew', 'release', 'take'] as const)
+    checkBatch(`store.maxBatch.${call}`, maxBatch?.[call])
+}
+
+function checkBatch(name: string, size: unknown): void {
+  if (!Number.isInteger(size) || (size as number) < 1)
+    throw new InvalidOptionError(name, size, 'a whole number of at least 1')
 }
 
 /** What `createLocks` returns. */

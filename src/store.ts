@@ -271,12 +271,20 @@ export interface Features {
   /** Any `weight` of any `capacity`. Without it only `ALL` of `ALL` and `1` of `ALL`; a semaphore is then made of slots. */
   counting: boolean
   /**
-   * `acquire(claims, { atomic: true })` grants all or none. A number: of at most so many claims, where fewer fit into one transaction than
-   * into one call; more names are acquired one by one.
+   * `acquire(claims, { atomic: true })` grants all or none. A number: of at most so many claims, where that differs from `maxBatch`; more
+   * names are acquired one by one.
    */
   atomic: boolean | number
   /** A `value` can be read by others and outlives the process that wrote it. */
   values: boolean
+}
+
+/** At most how many items travel in one call of each kind. */
+export interface BatchSizes {
+  acquire: number
+  renew: number
+  release: number
+  take: number
 }
 
 /**
@@ -298,13 +306,11 @@ export interface Store {
    * no round trip, batches gain nothing. The renewals of a heartbeat still travel in one call.
    */
   readonly timeoutMs: number
-  /** At most this many items travel in one call. Absent: no bound. */
-  readonly maxBatch?: number | undefined
   /**
-   * Acquires, releases and takes that are made at once travel in calls of at most this many. For a server that works on one call while the
-   * next one is being written: with one large call, server and client would wait for each other in turn. Absent: `maxBatch`.
+   * At most this many items travel in one call, of any kind or of each kind. Absent: no bound. Large calls save round trips. Small ones
+   * overlap: the server decides one while the next one is written, where with a single large call server and client wait for each other.
    */
-  readonly pipelinedBatch?: number | undefined
+  readonly maxBatch?: number | Readonly<BatchSizes> | undefined
   /** Longest lease this store grants. Absent: no bound. */
   readonly maxTtlMs?: number | undefined
   /**

@@ -60,7 +60,6 @@ export class Batcher implements RequestHost {
       call: (leases) => store.release(leases),
       unknown: unsure,
       isAnswer: isReleased,
-      atMost: store.pipelinedBatch,
     })
     this.#renewing = new RequestQueue(this, inFlight, {
       name: 'renew',
@@ -74,14 +73,12 @@ export class Batcher implements RequestHost {
       call: (claims) => store.acquire(claims),
       unknown: failed,
       isAnswer,
-      atMost: store.pipelinedBatch,
     })
     this.#taking = new RequestQueue(this, inFlight, {
       name: 'take',
       call: (requests) => (store.take as NonNullable<Store['take']>)(requests),
       unknown: failed,
       isAnswer: isTaken,
-      atMost: store.pipelinedBatch,
     })
   }
 

@@ -1,6 +1,7 @@
 import type { World } from '../util/world.js'
 import type { Awaitable, Renewal, Renewed } from '../store.js'
 import { StoreUnavailableError } from '../errors.js'
+import { batchSize } from './batch-size.js'
 import { guarded, warn } from './guarded.js'
 import type { RequestHost } from './request-queue.js'
 import { isThenable } from './thenable.js'
@@ -51,7 +52,7 @@ export class Heartbeat {
       const now = this.#world.now()
       this.#due = []
       const { store } = this.#host
-      const most = store.maxBatch ?? Number.POSITIVE_INFINITY
+      const most = batchSize(store, 'renew')
       // Never two partitions in one call, never more than the store takes.
       const calls = new Map<string | number, RenewalCall>()
       for (const lease of due) {

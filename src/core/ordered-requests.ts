@@ -1,4 +1,5 @@
 import type { Answer, Claim } from '../store.js'
+import { batchSize } from './batch-size.js'
 import type { Batcher } from './batcher.js'
 
 interface Pending {
@@ -83,7 +84,7 @@ export class OrderedRequests {
     const [first] = waiting
     if (!first) return []
     const partition = store.partition?.(first.claim.key)
-    const most = store.maxBatch ?? Number.POSITIVE_INFINITY
+    const most = batchSize(store, 'acquire')
     let count = 0
     while (count < most && count < waiting.length) {
       if (store.partition?.((waiting[count] as Pending).claim.key) !== partition) break

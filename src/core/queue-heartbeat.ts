@@ -1,5 +1,6 @@
 import type { World } from '../util/world.js'
 import type { Renewal, Renewed, Store } from '../store.js'
+import { batchSize } from './batch-size.js'
 import type { Batcher } from './batcher.js'
 import { QUEUE_HEARTBEAT_MS, QUEUE_MS } from './retry-delay.js'
 import { isThenable } from './thenable.js'
@@ -96,7 +97,7 @@ export class QueueHeartbeat {
       if (group) group.push(entry)
       else groups.set(partition, [entry])
     }
-    const most = Math.min(store.maxBatch ?? MOST_PER_CALL, MOST_PER_CALL)
+    const most = Math.min(batchSize(store, 'renew'), MOST_PER_CALL)
     const batches: Queued[][] = []
     for (const group of groups.values()) {
       for (let i = 0; i < group.length; i += most) batches.push(group.slice(i, i + most))

@@ -1,5 +1,6 @@
 import { type LeaseholdError, StoreUnavailableError } from '../errors.js'
-import type { Awaitable, Store } from '../store.js'
+import type { Awaitable, BatchSizes, Store } from '../store.js'
+import { batchSize } from './batch-size.js'
 import { warn } from './guarded.js'
 import { isThenable } from './thenable.js'
 import { type CallHost, type CallName, TimedCall } from './timed-call.js'
@@ -13,14 +14,12 @@ export interface RequestHost extends CallHost {
 
 /** How requests of one kind (acquire, renew, release, take) are sent. */
 interface RequestKind<I, O> {
-  name: CallName
+  name: keyof BatchSizes
   call: (items: I[]) => Awaitable<O[]>
   /** The answer to report for a request that the store did not answer. */
   unknown: (error: unknown) => O
   /** Whether a value may be taken for an answer: a store may be wrong. */
   isAnswer: (value: unknown) => boolean
-  /** At most this many requests travel in one call. */
-  atMost?: number | undefined
   /** Nobody awaits the answer, so it does not keep the process alive. */
   inBackground?: boolean
 }
@@ -177,7 +176,7 @@ export class RequestQueue<I extends { key: string }, O> {
       if (group) group.push(request)
       else byPartition.set(partition, [request])
     }
-    const most = Math.min(store.maxBatch ?? Number.POSITIVE_INFINITY, this.#kind.atMost ?? Number.POSITIVE_INFINITY)
+    const most = batchSize(store, this.#kind.name)
     const batches: PendingRequest<I, O>[][] = []
     for (const group of byPartition.values()) {
       if (group.length <= most) batches.push(group)

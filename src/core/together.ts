@@ -1,6 +1,7 @@
 import type { LeaseholdError } from '../errors.js'
 import type { Answer, Claim, Grant, Store } from '../store.js'
 import { type AttemptHost, releaseUnwanted, unlessAborted, unlessOver } from './attempt.js'
+import { batchSize } from './batch-size.js'
 import { isStale } from './deadline.js'
 import type { Lock } from './lock.js'
 import type { AcquireRequest } from './request.js'
@@ -14,8 +15,8 @@ export interface NotTogether {
 
 /** Whether the store can decide these in one call. */
 export function canAcquireTogether(store: Store, requests: readonly AcquireRequest[]): boolean {
-  const { features, maxBatch = Number.POSITIVE_INFINITY } = store
-  const most = features.atomic === true ? maxBatch : Number(features.atomic)
+  const { atomic } = store.features
+  const most = atomic === true ? batchSize(store, 'acquire') : Number(atomic)
   if (requests.length > most) return false
   return new Set(requests.map((request) => store.partition?.(request.key))).size === 1
 }

@@ -97,7 +97,6 @@ function wrap(store: Store, injector: FaultInjector, timeoutMs: number): FaultyS
     features: store.features,
     timeoutMs,
     maxBatch: store.maxBatch,
-    pipelinedBatch: store.pipelinedBatch,
     maxTtlMs: store.maxTtlMs,
     blocks: store.blocks,
     ...(store.partition && { partition: (key: string) => store.partition?.(key) as string | number }),

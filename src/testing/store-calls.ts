@@ -5,10 +5,12 @@
  */
 import { strict as assert } from 'node:assert'
 import { inspect } from 'node:util'
+import { batchSize } from '../core/batch-size.js'
 import { UnsupportedError } from '../errors.js'
 import type { TestContext } from './test-context.js'
 import type {
   Answer,
+  BatchSizes,
   Claim,
   Grant,
   LeaseId,
@@ -133,10 +135,11 @@ export async function unsupported(store: Store, claims: Claim[], options?: { ato
 /** Sends all items, in as many calls as the `maxBatch` of the store requires. */
 export async function inBatches<I, O>(
   store: Store,
+  kind: keyof BatchSizes,
   items: readonly I[],
   call: (part: readonly I[]) => O[] | Promise<O[]>,
 ): Promise<O[]> {
-  const size = store.maxBatch ?? items.length
+  const size = batchSize(store, kind)
   const answers: O[] = []
   for (let at = 0; at < items.length; at += size) {
     const part = items.slice(at, at + size)
@@ -150,6 +153,7 @@ export async function inBatches<I, O>(
 /** Sends items as the core does: one call per partition, all at once. Each answer has the index of its item. */
 export async function inPartitions<I extends { key: string }, O>(
   store: Store,
+  kind: keyof BatchSizes,
   items: readonly I[],
   call: (part: readonly I[]) => O[] | Promise<O[]>,
 ): Promise<O[]> {
@@ -161,7 +165,8 @@ export async function inPartitions<I extends { key: string }, O>(
   const answers: O[] = []
   const send = async (group: readonly number[]): Promise<void> => {
     const part = group.map((i) => items[i] as I)
-    for (const [at, answer] of (await inBatches(store, part, call)).entries()) answers[group[at] as number] = answer
+    for (const [at, answer] of (await inBatches(store, kind, part, call)).entries())
+      answers[group[at] as number] = answer
   }
   await Promise.all([...groups.values()].map(send))
   return answers

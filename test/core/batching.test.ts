@@ -21,8 +21,10 @@ test('requests of one turn travel together', async () => {
   await locks.close()
 })
 
-test('many requests travel in parts of pipelinedBatch, so that one part is decided while the answers to another are read', async () => {
-  const store = faulty(Object.assign(memory(), { pipelinedBatch: 32 }), [{ effect: 'delay-reply', ms: 1 }])
+test('many requests travel in parts of maxBatch, so that one part is decided while the answers to another are read', async () => {
+  const store = faulty(Object.assign(memory(), { maxBatch: { acquire: 32, renew: 100, release: 32, take: 32 } }), [
+    { effect: 'delay-reply', ms: 1 },
+  ])
   const locks = createLocks(store)
   const limiter = locks.limiter('api', { limit: 10, per: '1m' })
   const taken = await Promise.all(Array.from({ length: 80 }, (_, i) => limiter.take(`user ${i}`)))

@@ -76,15 +76,13 @@ test('createLocks with a URL throws an error that says what to write instead', (
 })
 
 test.each([
-  ['maxBatch', 0],
-  ['pipelinedBatch', 0],
-  ['pipelinedBatch', 1.5],
-  ['maxBatch', Number.NaN],
-])('a store whose %s is %d is refused: its calls would carry nothing', (name, size) => {
-  const store = Object.assign(memory(), { [name]: size })
-  expect(() => createLocks(store)).toThrow(
-    `store.${name} takes a whole number of at least 1, or undefined; it was ${size}`,
-  )
+  ['maxBatch', 0, '0'],
+  ['maxBatch', Number.NaN, 'NaN'],
+  ['maxBatch.renew', { acquire: 32, renew: 1.5, release: 32, take: 32 }, '1.5'],
+  ['maxBatch.take', { acquire: 32, renew: 32, release: 32 }, 'undefined'],
+])('a store whose %s is no whole number is refused: its calls would carry nothing', (name, maxBatch, was) => {
+  const store = Object.assign(memory(), { maxBatch }) as Store
+  expect(() => createLocks(store)).toThrow(`store.${name} takes a whole number of at least 1; it was ${was}`)
 })
 
 const counts = (emitter: EventEmitter): Record<string, number> =>

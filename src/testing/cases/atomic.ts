@@ -1,4 +1,5 @@
 import { strict as assert } from 'node:assert'
+import { batchSize } from '../../core/batch-size.js'
 import { granted, mustRelease, mustBeGrant, mustBeRefusal, refused, release, unsupported } from '../store-calls.js'
 import { type Alternative, type Case, needing } from '../case.js'
 import type { Claim, Store } from '../../store.js'
@@ -57,8 +58,8 @@ const atomic: Case[] = [
     otherwise: divided,
     async run(t) {
       const [a, b] = await t.clients(2)
-      const { features, maxBatch = MANY } = a
-      const keys = t.keys(typeof features.atomic === 'number' ? features.atomic : Math.min(maxBatch, MANY))
+      const { atomic } = a.features
+      const keys = t.keys(typeof atomic === 'number' ? atomic : Math.min(batchSize(a, 'acquire'), MANY))
       const claims = keys.map((key) => t.claim(key))
       const held = await granted(b, t.claim(keys.at(-1) as string))
       assert.equal(await allOf(a, claims), undefined)

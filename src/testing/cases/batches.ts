@@ -10,18 +10,18 @@ const plain: Case[] = [
       const [busy, free, also] = t.keys(3) as [string, string, string]
       const held = await granted(b, t.claim(busy))
       const claims = [t.claim(free), t.claim(busy), t.claim(also)] as const
-      const answers = await inBatches(a, claims, (part) => a.acquire(part))
+      const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
       const first = mustBeGrant(answers[0], claims[0])
       mustBeRefusal(answers[1], claims[1])
       const third = mustBeGrant(answers[2], claims[2])
       const leases = [first, { key: busy, owner: claims[1].owner }, third].map(({ key, owner }) => ({ key, owner }))
       const renewals = leases.map((lease) => ({ ...lease, ttlMs: t.longMs }))
-      const renewed = await inBatches(a, renewals, (part) => a.renew(part))
+      const renewed = await inBatches(a, 'renew', renewals, (part) => a.renew(part))
       assert.deepEqual(
         renewed.map((answer) => answer.outcome),
         ['ours', 'gone', 'ours'],
       )
-      const released = await inBatches(a, leases, (part) => a.release(part))
+      const released = await inBatches(a, 'release', leases, (part) => a.release(part))
       assert.deepEqual(
         released.map((answer) => answer.outcome),
         ['released', 'gone', 'released'],
@@ -35,16 +35,18 @@ const plain: Case[] = [
       const [a] = await t.clients(1)
       const key = t.key()
       const claims = [t.claim(key), t.claim(key)] as const
-      const answers = await inBatches(a, claims, (part) => a.acquire(part))
+      const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
       const lease = mustBeGrant(answers[0], claims[0])
       mustBeRefusal(answers[1], claims[1])
       const twice = [lease, lease].map(({ owner }) => ({ key, owner }))
-      const renewed = await inBatches(a, twice, (part) => a.renew(part.map((item) => ({ ...item, ttlMs: t.longMs }))))
+      const renewed = await inBatches(a, 'renew', twice, (part) =>
+        a.renew(part.map((item) => ({ ...item, ttlMs: t.longMs }))),
+      )
       assert.deepEqual(
         renewed.map((answer) => answer.outcome),
         ['ours', 'ours'],
       )
-      const released = await inBatches(a, twice, (part) => a.release(part))
+      const released = await inBatches(a, 'release', twice, (part) => a.release(part))
       assert.deepEqual(
         released.map((answer) => answer.outcome),
         ['released', 'gone'],
@@ -57,7 +59,7 @@ const plain: Case[] = [
       const [a] = await t.clients(1)
       const key = t.key()
       const claims = [t.reader(key), t.reader(key), t.claim(key), t.reader(key)] as const
-      const answers = await inBatches(a, claims, (part) => a.acquire(part))
+      const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
       assert.deepEqual(
         answers.map((answer) => answer.granted),
         [true, true, false, true],
@@ -79,16 +81,16 @@ const plain: Case[] = [
       const [a, b] = await t.clients(2)
       const keys = t.keys(1_000)
       const claims = keys.map((key) => t.claim(key))
-      const answers = await inBatches(a, claims, (part) => a.acquire(part))
+      const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
       const leases = answers.map((answer, i) => mustBeGrant(answer, claims[i] as (typeof claims)[0]))
       const items = leases.map(({ key, owner }) => ({ key, owner, ttlMs: t.longMs }))
-      const renewed = await inBatches(a, items, (part) => a.renew(part))
+      const renewed = await inBatches(a, 'renew', items, (part) => a.renew(part))
       assert.ok(
         renewed.every((answer) => answer.outcome === 'ours'),
         'all were renewed',
       )
       await refused(b, t.claim(keys[500] as string))
-      const released = await inBatches(a, items, (part) => a.release(part))
+      const released = await inBatches(a, 'release', items, (part) => a.release(part))
       assert.ok(
         released.every((answer) => answer.outcome === 'released'),
         'all were released',
@@ -107,7 +109,7 @@ const plain: Case[] = [
           if (i % 2 === 1) claims.reverse()
           const answers = await t.settled(
             'the batch is answered',
-            inBatches(client, claims, (part) => client.acquire(part)),
+            inBatches(client, 'acquire', claims, (part) => client.acquire(part)),
           )
           const failed = answers.find((answer) => answer.granted === 'unknown')
           assert.equal(failed, undefined, `every item is decided: ${show(failed)}`)
@@ -116,7 +118,7 @@ const plain: Case[] = [
           )
           const released = await t.settled(
             'the releases are answered',
-            inBatches(client, leases, (part) => client.release(part)),
+            inBatches(client, 'release', leases, (part) => client.release(part)),
           )
           assert.ok(
             released.every((answer) => answer.outcome === 'released'),
@@ -143,7 +145,7 @@ const queued: Case[] = [
         await refused(b, second)
         const leases = [held, head].map(({ owner }) => ({ key, owner }))
         if (turned) leases.reverse()
-        const released = await inBatches(a, leases, (part) => a.release(part))
+        const released = await inBatches(a, 'release', leases, (part) => a.release(part))
         assert.deepEqual(
           released.map((answer) => answer.outcome),
           ['released', 'released'],
@@ -159,7 +161,7 @@ const queued: Case[] = [
       const key = t.key()
       let held = await granted(b, t.claim(key))
       const claims = Array.from({ length: 4 }, () => t.claim(key, { queueMs: t.longMs }))
-      const answers = await inBatches(a, claims, (part) => a.acquire(part))
+      const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
       assert.deepEqual(
         answers.map((answer) => answer.granted === false && answer.ahead),
         [0, 1, 2, 3],

@@ -23,11 +23,11 @@ const listing: Case[] = [
       const leases: LeaseId[] = []
       t.afterwards(async () => {
         for (let at = 0; at < leases.length; at += 500)
-          await inPartitions(a, leases.slice(at, at + 500), (part) => a.release(part))
+          await inPartitions(a, 'release', leases.slice(at, at + 500), (part) => a.release(part))
       })
       while (leases.length < count && (leases.length < LISTED_OF_A_SESSION || t.now() < fillUntil)) {
         const claims = Array.from({ length: 500 }, (_, i) => t.claim(`lock:${base}:${leases.length + i}`))
-        const answers = await inPartitions(a, claims, (part) => a.acquire(part))
+        const answers = await inPartitions(a, 'acquire', claims, (part) => a.acquire(part))
         for (const [i, claim] of claims.entries()) {
           const { key, owner } = mustBeGrant(answers[i], claim)
           leases.push({ key, owner })
@@ -37,7 +37,7 @@ const listing: Case[] = [
       assert.equal(views.length, leases.length)
       assert.deepEqual(new Set(views.map(({ key }) => key)), new Set(leases.map(({ key }) => key)))
       const [first, other] = [leases[0] as LeaseId, leases.at(-1) as LeaseId]
-      await inPartitions(a, [first, other], (part) => a.release(part))
+      await inPartitions(a, 'release', [first, other], (part) => a.release(part))
       const left = (await t.settled('the listing', b.holders?.(`lock:${base}`))) ?? []
       assert.equal(left.length, leases.length - 2)
     },

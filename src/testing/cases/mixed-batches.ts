@@ -15,16 +15,18 @@ import type { TestContext } from '../test-context.js'
 import { type Case, needing } from '../case.js'
 
 const acquire = (store: Store, claims: readonly Claim[]): Promise<Answer[]> =>
-  inPartitions(store, claims, (part) => store.acquire(part))
+  inPartitions(store, 'acquire', claims, (part) => store.acquire(part))
 const renew = (store: Store, leases: readonly LeaseId[], ttlMs: number): Promise<Renewed[]> =>
   inPartitions(
     store,
+    'renew',
     leases.map(({ key, owner }) => ({ key, owner, ttlMs })),
     (part) => store.renew(part),
   )
 const release = (store: Store, leases: readonly LeaseId[]): Promise<Released[]> =>
   inPartitions(
     store,
+    'release',
     leases.map(({ key, owner }) => ({ key, owner })),
     (part) => store.release(part),
   )
@@ -165,7 +167,7 @@ const steals: Case[] = [
       for (let round = 0; round < 10; round++) {
         const key = t.key()
         const claims = [t.claim(key), t.claim(key, { steal: true })] as const
-        const answers = await inBatches(a, claims, (part) => a.acquire(part))
+        const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
         const steal = mustBeGrant(answers[1], claims[1])
         if (answers[0]?.granted) {
           const stolen = mustBeGrant(answers[0], claims[0])
@@ -186,7 +188,7 @@ const steals: Case[] = [
       const key = t.key()
       const first = await granted(b, t.claim(key))
       const claims = [t.claim(key, { steal: true }), t.claim(key), t.claim(key, { steal: true })] as const
-      const answers = await inBatches(a, claims, (part) => a.acquire(part))
+      const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
       const last = mustBeGrant(answers[2], claims[2])
       mustBeRefusal(answers[1], claims[1], 'it is held by the one that stole it')
       let before = first.token
@@ -230,7 +232,7 @@ const twice: Case[] = [
     async run(t) {
       const [a, b] = await t.clients(2)
       const claim = t.claim(t.key())
-      const answers = await inBatches(a, [claim, claim], (part) => a.acquire(part))
+      const answers = await inBatches(a, 'acquire', [claim, claim], (part) => a.acquire(part))
       const leases = answers.map((answer) => mustBeGrant(answer, claim))
       assert.equal(leases[0]?.token, leases[1]?.token)
       assert.deepEqual(outcomes(await release(a, leases)), ['released', 'gone'])
@@ -250,7 +252,7 @@ const uncarried: Case[] = [
       for (const odd of unusual) {
         const [one, other] = t.keys(2) as [string, string]
         const claims = [t.claim(one), t.claim(`${one}${odd}`), t.claim(other)] as const
-        const answers = await inBatches(a, claims, (part) => a.acquire(part))
+        const answers = await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
         const leases = claims.map((claim, i) => {
           if (i !== 1) return mustBeGrant(answers[i], claim)
           const said = answers[i]?.granted
@@ -258,9 +260,11 @@ const uncarried: Case[] = [
           return { key: claim.key, owner: claim.owner, ...answers[i] }
         })
         const items = leases.map(({ key, owner }) => ({ key, owner }))
-        const renewed = await inBatches(a, items, (part) => a.renew(part.map((item) => ({ ...item, ttlMs: t.longMs }))))
+        const renewed = await inBatches(a, 'renew', items, (part) =>
+          a.renew(part.map((item) => ({ ...item, ttlMs: t.longMs }))),
+        )
         assert.deepEqual([renewed[0]?.outcome, renewed[2]?.outcome], ['ours', 'ours'])
-        const released = await inBatches(a, items, (part) => a.release(part))
+        const released = await inBatches(a, 'release', items, (part) => a.release(part))
         assert.deepEqual([released[0]?.outcome, released[2]?.outcome], ['released', 'released'])
         for (const key of [one, other]) assert.ok(await tryAcquire(b, t.claim(key)), 'it is free')
       }

@@ -1,6 +1,6 @@
 import { strict as assert } from 'node:assert'
 import type { Claim, Renewed, Store } from '../../store.js'
-import { granted, mustRelease, refused, release, show, tryAcquire } from '../store-calls.js'
+import { granted, inBatches, mustRelease, refused, release, show, tryAcquire } from '../store-calls.js'
 import { type Case, needing } from '../case.js'
 
 /** Renews a queue entry for this long. */
@@ -210,21 +210,16 @@ const kept: Case[] = [
       const key = t.key()
       const held = await granted(b, t.claim(key))
       const claims = Array.from({ length: 500 }, () => t.claim(key, { queueMs: t.longMs }))
-      const size = a.maxBatch ?? claims.length
-      for (let at = 0; at < claims.length; at += size) await a.acquire(claims.slice(at, at + size))
-      const answers: Renewed[] = []
-      for (let at = 0; at < claims.length; at += size) {
-        const part = claims.slice(at, at + size)
-        answers.push(...(await a.renew(part.map(({ owner }) => ({ key, owner, ttlMs: t.longMs, queued: true })))))
-      }
-      assert.equal(answers.length, claims.length)
+      await inBatches(a, 'acquire', claims, (part) => a.acquire(part))
+      const entries = claims.map(({ owner }) => ({ key, owner, ttlMs: t.longMs, queued: true }))
+      const answers = await inBatches(a, 'renew', entries, (part) => a.renew(part))
       assert.deepEqual(
         answers.flatMap((answer, i) => (mustWait(answer).ahead === 0 ? [i] : [])),
         [0],
       )
       // In reverse order, so that no waiter is handed the lock while the case cleans up.
       const leases = claims.map(({ owner }) => ({ key, owner })).toReversed()
-      for (let at = 0; at < leases.length; at += size) await a.release(leases.slice(at, at + size))
+      await inBatches(a, 'release', leases, (part) => a.release(part))
       await mustRelease(b, held)
     },
   },
