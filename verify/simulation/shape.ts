@@ -1,3 +1,4 @@
+import type { Store } from '../../src/store.js'
 import type { Random } from './random.js'
 
 /** What kind of store the processes see. The rule is the memory store's; the way to it differs. */
@@ -25,7 +26,7 @@ export interface Shape {
   /** Redlock's own store over models of its nodes, each behind the network by itself. */
   redlock: boolean
   timeoutMs: number
-  maxBatch: number | undefined
+  maxBatch: Store['maxBatch']
 }
 
 const REMOTE: Shape = {
@@ -50,7 +51,7 @@ export const SHAPES: readonly Shape[] = [
   REMOTE,
   { ...REMOTE, name: 'pool', ordered: false },
   { ...REMOTE, name: 'pool, held watched', ordered: false, watchesHeld: true },
-  { ...REMOTE, name: 'pushed grants', allGrants: true },
+  { ...REMOTE, name: 'pushed grants', allGrants: true, maxBatch: { acquire: 2, renew: 4, release: 2, take: 2 } },
   { ...REMOTE, name: 'pushed grants, pool', allGrants: true, ordered: false, watchesHeld: true },
   { ...REMOTE, name: 'no queue', queue: false, ordered: false },
   { ...REMOTE, name: 'no queue, slots', queue: false, counting: false, atomic: false, ordered: false },
