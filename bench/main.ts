@@ -1,10 +1,7 @@
-// npm run bench [-- scenario…] [--against <commit>] [--calm] [--seconds N] [--no-peers] [--json FILE]
-// npm run bench -- --list
-// npm run bench -- --draw FILE…      the charts and the table of docs/performance.md
 import { writeFileSync } from 'node:fs'
 import { cpus, release, totalmem, type } from 'node:os'
-import { parseArgs } from 'node:util'
 import { ensureBuilt } from '../scripts/build.mjs'
+import { badUsage, commandLine } from '../testbed/command-line.js'
 import { ROOT } from '../testbed/programs.js'
 import { buildCommit, distOf, git, translateBench } from './harness/builds.js'
 import { measure, type MeasureOptions } from './harness/measure.js'
@@ -15,33 +12,16 @@ import { jsonOf, type RunResult } from './harness/result.js'
 import type { Scenario } from './harness/types.js'
 import { scenarios } from './scenarios/index.js'
 
-const USAGE_ERROR = 64
+const USAGE = `npm run bench [-- scenario…] [--against <commit>] [--calm] [--seconds N] [--no-peers] [--json FILE]
+npm run bench -- --list
+npm run bench -- --draw FILE…      the charts and the table of docs/performance.md
+
+bench/README.md says what each option does.`
 /** No scenario begins later: with the longest one, a run ends within 25 minutes. */
 const LAST_START_MS = 22 * 60_000
 
 function fail(message: string): never {
-  console.error(message)
-  process.exit(USAGE_ERROR)
-}
-
-function optionsFrom(args: string[]) {
-  try {
-    return parseArgs({
-      args,
-      allowPositionals: true,
-      options: {
-        against: { type: 'string' },
-        calm: { type: 'boolean', default: false },
-        draw: { type: 'boolean', default: false },
-        json: { type: 'string' },
-        list: { type: 'boolean', default: false },
-        'no-peers': { type: 'boolean', default: false },
-        seconds: { type: 'string' },
-      },
-    })
-  } catch (error) {
-    return fail((error as Error).message)
-  }
+  return badUsage(message, USAGE)
 }
 
 /** A word selects the scenario of that name, or all whose names begin with it. */
@@ -83,7 +63,18 @@ function describeRun(calm: boolean, against: string | undefined): RunResult {
 }
 
 async function main(): Promise<void> {
-  const { values, positionals } = optionsFrom(process.argv.slice(2))
+  const { values, positionals } = commandLine(USAGE, {
+    allowPositionals: true,
+    options: {
+      against: { type: 'string' },
+      calm: { type: 'boolean', default: false },
+      draw: { type: 'boolean', default: false },
+      json: { type: 'string' },
+      list: { type: 'boolean', default: false },
+      'no-peers': { type: 'boolean', default: false },
+      seconds: { type: 'string' },
+    },
+  })
   if (values.draw) return draw(positionals)
   const chosen = select(positionals)
   if (values.list) {

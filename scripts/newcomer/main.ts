@@ -10,6 +10,10 @@ const words = process.argv.slice(2).map((word) => word.toLowerCase())
 const chosen = projects.filter(
   ({ name }) => words.length === 0 || words.some((word) => name.toLowerCase().includes(word)),
 )
+if (chosen.length === 0) {
+  console.error(`no project of that name (known: ${projects.map(({ name }) => name).join(', ')})`)
+  process.exit(64)
+}
 
 console.log('packing …')
 const tarball = pack()

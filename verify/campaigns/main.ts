@@ -1,11 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
-import { inspect, parseArgs } from 'node:util'
+import { inspect } from 'node:util'
+import { badUsage, commandLine } from '../../testbed/command-line.js'
 import { type Campaign, PrintedProving } from './proving.js'
-
-// npm run prove                                       lists the topics
-// npm run prove -- <topic> [--seed N] [--seconds N] [--only PART]
-//                                                     runs one campaign in full, or one part of it (such as a store) if it
-//                                                     has parts; exit status 1 if a check failed
 
 const DEFAULT_SECONDS = 60
 const NOT_TOPICS = ['main.ts', 'proving.ts']
@@ -24,23 +20,21 @@ function aboutOf(topic: string): string {
   return /^(?:\/\/|\/\*\*| \*) *(\S.*?)(?: *\*\/)?$/m.exec(source)?.[1] ?? ''
 }
 
-function list(): void {
-  console.log('npm run prove -- <topic> [--seed N] [--seconds N] [--only PART]\n')
+function usage(): string {
   const names = topics()
   const width = Math.max(0, ...names.map((name) => name.length))
-  for (const name of names) console.log(`  ${name.padEnd(width)}  ${aboutOf(name)}`.trimEnd())
-}
+  const lines = names.map((name) => `  ${name.padEnd(width)}  ${aboutOf(name)}`.trimEnd())
+  return `npm run prove -- <topic> [--seed N] [--seconds N] [--only PART]
 
-function badUsage(message: string): never {
-  console.error(`${message}\n`)
-  list()
-  process.exit(64)
+Runs a campaign in full, or one part of it (such as a store) if it has parts. Exit status 1 if a check failed.
+
+${lines.join('\n')}`
 }
 
 function numberOption(name: string, text: string | undefined, fallback: number): number {
   if (text === undefined) return fallback
   if (!/^\d+$/.test(text) || !Number.isSafeInteger(Number(text)))
-    badUsage(`--${name} takes a whole number, not "${text}"`)
+    badUsage(`--${name} takes a whole number, not "${text}"`, usage())
   return Number(text)
 }
 
@@ -52,21 +46,17 @@ interface Asked {
 }
 
 function parse(): Asked {
-  try {
-    const { values, positionals } = parseArgs({
-      allowPositionals: true,
-      options: { seed: { type: 'string' }, seconds: { type: 'string' }, only: { type: 'string' } },
-    })
-    if (positionals.length > 1) badUsage('one topic at a time')
-    const randomSeed = Math.floor(Math.random() * 2 ** 31)
-    return {
-      topic: positionals[0],
-      seed: numberOption('seed', values.seed, randomSeed),
-      seconds: numberOption('seconds', values.seconds, DEFAULT_SECONDS),
-      only: values.only,
-    }
-  } catch (error) {
-    return badUsage((error as Error).message)
+  const { values, positionals } = commandLine(usage(), {
+    allowPositionals: true,
+    options: { seed: { type: 'string' }, seconds: { type: 'string' }, only: { type: 'string' } },
+  })
+  if (positionals.length > 1) badUsage('one topic at a time', usage())
+  const randomSeed = Math.floor(Math.random() * 2 ** 31)
+  return {
+    topic: positionals[0],
+    seed: numberOption('seed', values.seed, randomSeed),
+    seconds: numberOption('seconds', values.seconds, DEFAULT_SECONDS),
+    only: values.only,
   }
 }
 
@@ -106,6 +96,6 @@ async function run(topic: string, { seed, seconds, only }: Asked): Promise<never
 
 const asked = parse()
 const { topic } = asked
-if (topic === undefined) list()
-else if (!topics().includes(topic)) badUsage(`no topic "${topic}"`)
+if (topic === undefined) console.log(usage())
+else if (!topics().includes(topic)) badUsage(`no topic "${topic}"`, usage())
 else await run(topic, asked)

@@ -1,21 +1,28 @@
-// npm run oracle -- [--store URL] [--campaign NAME] [--seconds N] [--processes N] [--mutants [--only TEXT]]
 // Real processes on one store, real disturbances, and a judge that knows nothing of the library's internals.
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { parseArgs } from 'node:util'
+import { badUsage, commandLine } from '../../testbed/command-line.js'
 import { type CampaignName, runCampaign } from './campaign.js'
 import { MUTANTS } from './mutants.js'
 import { withMutant } from './mutate.js'
 
-const { values } = parseArgs({
+const CAMPAIGNS: readonly CampaignName[] = ['plain', 'shared', 'kill', 'freeze', 'break']
+const USAGE = `npm run oracle -- [--store URL] [--campaign NAME,…] [--seconds N] [--processes N] [--mutants [--only TEXT]]
+
+  --store      any URL that openStore takes, of a server that nothing else uses (default: an SQLite file)
+  --campaign   some of ${CAMPAIGNS.join(', ')} (default: all)
+  --seconds    of each campaign (default: 20)
+  --processes  default: 8
+  --mutants    mistakes in the store, each of which has to be caught; --only: those whose names contain this`
+
+const { values } = commandLine(USAGE, {
   options: {
     store: { type: 'string' },
     campaign: { type: 'string' },
     seconds: { type: 'string', default: '20' },
     processes: { type: 'string', default: '8' },
     mutants: { type: 'boolean', default: false },
-    /** Only mutants whose name contains this. */
     only: { type: 'string' },
   },
 })
@@ -26,7 +33,8 @@ const seconds = Number(values.seconds)
 const processes = Number(values.processes)
 let failed = 0
 
-const campaigns = (values.campaign?.split(',') ?? ['plain', 'shared', 'kill', 'freeze', 'break']) as CampaignName[]
+const campaigns = (values.campaign?.split(',') ?? CAMPAIGNS) as CampaignName[]
+for (const each of campaigns) if (!CAMPAIGNS.includes(each)) badUsage(`unknown campaign "${each}"`, USAGE)
 if (!values.mutants) {
   for (const campaign of campaigns) {
     const result = await runCampaign({ store, campaign, seconds, processes })

@@ -1,24 +1,26 @@
-/**
- * npm run simulate -- --seed 7 --schedules 20000 [--only semaphore]
- * npm run simulate -- --seed 7 --schedule 4711 [--rule capacity] [--whole]
- */
-import { parseArgs } from 'node:util'
+import { commandLine } from '../../testbed/command-line.js'
 import { search, withBundle, work } from './bundle.js'
 import type { Failure, Report } from './protocol.js'
 
-const { values } = parseArgs({
+const USAGE = `npm run simulate -- [--seed N] [--schedules N | --seconds N] [--only WORKLOAD] [--shape NAME] [--workers N] [--show N]
+npm run simulate -- --seed N --schedule N [--rule RULE] [--whole]
+
+  --schedules  how many (default: 2000); --seconds: as many as fit
+  --only       one workload, such as semaphore; --shape: on one kind of store
+  --show       timelines of violations to print (default: 1)
+  --schedule   one of them again, with its timeline; --rule: as far as it concerns this rule; --whole: not shrunk`
+
+const { values } = commandLine(USAGE, {
   options: {
     seed: { type: 'string' },
     schedules: { type: 'string', default: '2000' },
     seconds: { type: 'string' },
     schedule: { type: 'string' },
     only: { type: 'string' },
-    /** Only on this kind of store. */
     shape: { type: 'string' },
     rule: { type: 'string' },
     whole: { type: 'boolean' },
     workers: { type: 'string' },
-    /** How many timelines to print. */
     show: { type: 'string', default: '1' },
   },
 })

@@ -1,14 +1,16 @@
-/**
- * npm run mutants [-- --seed 1 --schedules 5000 --only 'isHeld does not look at the clock']
- *
- * Prints which mistake was caught by which workload, and after how many schedules.
- */
-import { parseArgs } from 'node:util'
+// Prints which mistake was caught by which workload, and after how many schedules.
+import { badUsage, commandLine } from '../../testbed/command-line.js'
 import { search, withBundle } from './bundle.js'
 import { type Mutant, MUTANTS } from './mutants.js'
 import type { Failure } from './protocol.js'
 
-const { values } = parseArgs({
+const USAGE = `npm run mutants -- [--seed N] [--schedules N] [--only NAME] [--workers N]
+
+  --seed       default: 1
+  --schedules  of each mutant at most (default: 5000)
+  --only       one mutant, such as 'isHeld does not look at the clock'`
+
+const { values } = commandLine(USAGE, {
   options: {
     seed: { type: 'string', default: '1' },
     schedules: { type: 'string', default: '5000' },
@@ -23,6 +25,7 @@ const workers = values.workers === undefined ? undefined : Number(values.workers
 const SLICE = 500
 
 const chosen = MUTANTS.filter(({ name }) => values.only === undefined || name === values.only)
+if (chosen.length === 0) badUsage(`unknown mutant "${values.only}"`, USAGE)
 const width = Math.max(...chosen.map(({ name }) => name.length))
 console.log(`${'mutant'.padEnd(width)}  ${'caught by'.padEnd(16)}  after  as`)
 let missed = 0
