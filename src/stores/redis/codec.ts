@@ -1,93 +1,34 @@
 /**
- * Requests as the scripts want them, and what the scripts answer, in the words of the contract.
+ * Renewals, releases and takes as the scripts want them, and what the scripts answer, in the words of the contract. Claims are in
+ * acquire.ts, pushed messages in grant-inbox.ts.
  *
  * @module
  */
-import {
-  ALL,
-  type Answer,
-  type Blocker,
-  type Claim,
-  type Failure,
-  type HolderView,
-  type LeaseId,
-  type Limit,
-  type LimitState,
-  type Released,
-  type TakeAnswer,
-  type TakeRequest,
-  type WaiterView,
+import type {
+  Failure,
+  HolderView,
+  LeaseId,
+  Limit,
+  LimitState,
+  Released,
+  Renewal,
+  Renewed,
+  TakeAnswer,
+  TakeRequest,
+  WaiterView,
 } from '../../store.js'
 import { type RedisReply, maybeText, text } from '../../clients/redis/adapter.js'
 import { StoreUnavailableError } from '../../errors.js'
 import { unavailable } from './errors.js'
-import { RESERVED_TOKENS } from './grant-inbox.js'
 import { ALGORITHM_CODES, type Keys } from './keys.js'
 
 /** The answers to the items of a call that failed. */
 export const undecided = (error: unknown): Failure => ({ granted: 'unknown', error })
 export const unknown = (error: unknown): { outcome: 'unknown'; error: unknown } => ({ outcome: 'unknown', error })
 
-/** HALF_A_DAY_MS: from here on a lease might outlive its index, unless the slow path prolongs the index. */
-const HALF_A_DAY_MS = 43_200_000
-
 /** Redis counts whole milliseconds. Never more than asked for, and never none. */
 export function wholeMs(ms: number): number {
   return Math.max(Math.floor(ms), 1)
-}
-
-/** An exclusive claim without further wishes. Long leases take the slow path, which sees to it that the index outlives them. */
-function isSimple({ weight, announce, steal, value, ttlMs }: Claim): boolean {
-  return weight === ALL && !announce && !steal && value === undefined && ttlMs < HALF_A_DAY_MS
-}
-
-function queueTerm(queueMs: number | undefined): string {
-  return queueMs !== undefined && queueMs > 0 ? String(wholeMs(queueMs)) : ''
-}
-
-function termsOfClaim(claim: Claim): string {
-  const entry = queueTerm(claim.queueMs)
-  if (isSimple(claim) && !claim.tokens) return entry
-  const { weight, capacity, announce, steal, value, tokens } = claim
-  const flags = `${announce ? 'a' : ''}${steal ? 's' : ''}${value === undefined ? '' : 'v'}${tokens ? 't' : ''}`
-  return `${weight}:${capacity}:${entry || '0'}:${flags}:${value ?? ''}`
-}
-
-/** The arguments of acquire.lua, which says how. Most claims want the same: that is said once, and written once per deadline. */
-export class AcquireHeader {
-  #deadline = ''
-  #subscriber = ''
-  #queueMs: number | undefined
-  #text = ''
-
-  argsOf(claims: readonly Claim[], atomic: boolean, deadline: string, subscriber: string): string[] {
-    const { ttlMs, queueMs, tokens } = claims[0] as Claim
-    const isLone = claims.length === 1
-    let uniform = !atomic
-    for (let i = 0; uniform && i < claims.length; i++) {
-      const claim = claims[i] as Claim
-      uniform = claim.ttlMs === ttlMs && claim.queueMs === queueMs && isSimple(claim) && (isLone || !claim.tokens)
-    }
-    if (!uniform) {
-      const args = [`${atomic ? '*' : '-'}${deadline}|:${subscriber}`]
-      for (const claim of claims) args.push(claim.owner, String(wholeMs(claim.ttlMs)), termsOfClaim(claim))
-      return args
-    }
-    const header = this.#uniform(deadline, subscriber, queueMs)
-    const args = [tokens ? `+${header.slice(1)}` : header, String(wholeMs(ttlMs))]
-    for (const { owner } of claims) args.push(owner)
-    return args
-  }
-
-  #uniform(deadline: string, subscriber: string, queueMs: number | undefined): string {
-    const isSame = deadline === this.#deadline && subscriber === this.#subscriber && queueMs === this.#queueMs
-    if (isSame && this.#text !== '') return this.#text
-    this.#deadline = deadline
-    this.#subscriber = subscriber
-    this.#queueMs = queueMs
-    this.#text = `=${deadline}|${queueTerm(queueMs)}:${subscriber}`
-    return this.#text
-  }
 }
 
 /** A lone answer is not in a list: the usual case spares the client a nested reply. */
@@ -96,10 +37,10 @@ export function answersOf(reply: RedisReply, count: number): RedisReply[] {
 }
 
 /** A reply that answers several items at once, each with the same. */
-const isForAll = (reply: RedisReply, count: number): boolean => count > 1 && !Array.isArray(reply)
+export const isForAll = (reply: RedisReply, count: number): boolean => count > 1 && !Array.isArray(reply)
 
 /** True: the one reply 1 says yes to all `count` items. Throws for another single reply, which answers none of them. */
-export function isYesForAll(reply: RedisReply, count: number): boolean {
+function isYesForAll(reply: RedisReply, count: number): boolean {
   if (!isForAll(reply, count)) return false
   if (Number(reply) === 1) return true
   throw new StoreUnavailableError(`redis answered ${count} requests with one reply that is not 1`)
@@ -110,59 +51,6 @@ export function failureOf(reply: RedisReply): Error | undefined {
   if (typeof reply === 'number' || Array.isArray(reply)) return undefined
   const said = text(reply)
   return said.startsWith('!') ? unavailable(new Error(said.slice(1))) : undefined
-}
-
-/** `@` and the server's time, for a question that arrived after its asker had given up. */
-export function tooLate(reply: RedisReply): number | undefined {
-  if (Array.isArray(reply)) return undefined
-  const said = text(reply)
-  return said.startsWith('@') ? Number(said.slice(1)) : undefined
-}
-
-/** The claim was not decided, because the others of its batch took long enough: it has to be asked again. */
-function isLeftOver(reply: RedisReply): boolean {
-  return !Array.isArray(reply) && text(reply) === '+'
-}
-
-/** The answers of acquire.lua to these claims, up to the first one that is left over. */
-export function answersToClaims(
-  reply: RedisReply,
-  claims: readonly Claim[],
-  heard: (micros: number) => void,
-): Answer[] {
-  if (isForAll(reply, claims.length)) return grantsFrom(BigInt(text(reply)), claims)
-  const replies = answersOf(reply, claims.length)
-  const left = claims.length > 1 && isLeftOver(replies.at(-1)) ? replies.findIndex(isLeftOver) : claims.length
-  const answers: Answer[] = []
-  for (let i = 0; i < left; i++) answers.push(answerOf(replies[i], claims[i] as Claim, heard))
-  return answers
-}
-
-/** All granted, with this token and those that follow it. */
-function grantsFrom(first: bigint, claims: readonly Claim[]): Answer[] {
-  let token = first
-  return claims.map(({ owner, ttlMs }) => ({ granted: true, owner, token: token++, ttlMs: wholeMs(ttlMs) }))
-}
-
-/** `heard`: what the server's clock said, in microseconds. */
-function answerOf(reply: RedisReply, claim: Claim, heard: (micros: number) => void): Answer {
-  if (!Array.isArray(reply)) {
-    const error = failureOf(reply)
-    if (error) return { granted: 'unknown', error }
-    const said = text(reply)
-    const { owner } = claim
-    const ttlMs = wholeMs(claim.ttlMs)
-    // Written out: spreading shows in the price of a lock.
-    if (!said.endsWith('+')) return { granted: true, owner, token: BigInt(said), ttlMs }
-    return { granted: true, owner, token: BigInt(said.slice(0, -1)), ttlMs, tokens: RESERVED_TOKENS }
-  }
-  const [ahead, newest, now, owner, left, token, value, foreign] = reply as RedisReply[]
-  heard(Number(now))
-  const refusal = { granted: false, ahead: Number(ahead), newest: BigInt(text(newest)) } as const
-  if (owner === undefined || owner === null) return refusal
-  const blocker: Blocker = { owner: text(owner), ...remaining(left), ...tokenOf(token), ...valueOf(value) }
-  if (Number(foreign) === 1) blocker.foreign = true
-  return { ...refusal, blocker }
 }
 
 /** As the index has it. */
@@ -192,6 +80,87 @@ function releasedOf(reply: RedisReply): Released {
   const error = failureOf(reply)
   if (error) return { outcome: 'unknown', error }
   return { outcome: Number(reply) === 1 ? 'released' : 'gone' }
+}
+
+/** What is said once for all: nothing, the ttl of leases, or the ttl of queue entries. */
+export type RenewalForm = 'mixed' | 'leases' | 'entries'
+
+/** Most leases of a heartbeat want the same ttl, and all queue entries do. */
+export function formOf(renewals: readonly Renewal[]): RenewalForm {
+  const first = renewals[0] as Renewal
+  for (let i = 0; i < renewals.length; i++) {
+    const { ttlMs, value, queued } = renewals[i] as Renewal
+    if (ttlMs !== first.ttlMs || value !== undefined || queued !== first.queued) return 'mixed'
+  }
+  return first.queued ? 'entries' : 'leases'
+}
+
+/** The arguments of renew.lua, which says how. */
+export function termsOfRenewals(renewals: readonly Renewal[], form: RenewalForm): string[] {
+  const ttl = String(wholeMs((renewals[0] as Renewal).ttlMs))
+  const args = [form === 'mixed' ? '' : form === 'entries' ? `?${ttl}` : ttl]
+  for (const { owner, token, ttlMs, value, queued } of renewals) {
+    args.push(form === 'entries' ? owner : entryOf(owner, token))
+    if (form === 'mixed') args.push(String(wholeMs(ttlMs)), queued ? '?' : value === undefined ? '' : `=${value}`)
+  }
+  return args
+}
+
+/** The answers of renew.lua to these renewals. `heard`: what the server's clock said, in microseconds. */
+export function answersToRenewals(
+  reply: RedisReply,
+  renewals: readonly Renewal[],
+  form: RenewalForm,
+  heard: (micros: number) => void,
+): Renewed[] {
+  const { length } = renewals
+  if (form === 'entries') return answersToEntries(reply as RedisReply[], length, heard)
+  const all = isYesForAll(reply, length)
+  const replies = all ? [] : answersOf(reply, length)
+  // Nearly all leases of a heartbeat have one ttl, and so one answer.
+  let ours: Extract<Renewed, { outcome: 'ours' }> = { outcome: 'ours', ttlMs: 0 }
+  return renewals.map(({ ttlMs }, i) => {
+    const answer = all ? 1 : replies[i]
+    if (answer !== 1) return renewedOf(answer, wholeMs(ttlMs), heard)
+    const whole = wholeMs(ttlMs)
+    if (ours.ttlMs !== whole) ours = { outcome: 'ours', ttlMs: whole }
+    return ours
+  })
+}
+
+/** The same for so many queue entries: most of them are the first, and answered by when the lease in their way ends. */
+function answersToEntries(replies: readonly RedisReply[], count: number, heard: (micros: number) => void): Renewed[] {
+  const newest = BigInt(text(replies[count]))
+  heard(Number(text(replies[count + 1])))
+  const answers: Renewed[] = []
+  for (let i = 0; i < count; i++) {
+    const reply = replies[i]
+    if (Array.isArray(reply)) answers.push(renewedOf(reply, 0, heard))
+    else answers.push(entryRenewed(reply, newest))
+  }
+  return answers
+}
+
+function entryRenewed(reply: RedisReply, newest: bigint): Renewed {
+  const error = failureOf(reply)
+  if (error) return { outcome: 'unknown', error }
+  const ms = Number(reply)
+  if (ms < -1) return { outcome: 'gone' }
+  return { outcome: 'waiting', newest, ahead: 0, blockedMs: ms < 0 ? undefined : ms }
+}
+
+function renewedOf(reply: RedisReply, ttlMs: number, heard: (micros: number) => void): Renewed {
+  if (Array.isArray(reply)) {
+    const [kind, token, now, ms] = reply as RedisReply[]
+    heard(Number(now))
+    if (Number(kind) === 2) return { outcome: 'granted', token: BigInt(text(token)), ttlMs: Math.max(Number(ms), 0) }
+    const waiting = { outcome: 'waiting', newest: BigInt(text(token)) } as const
+    if (reply.length === 3) return { ...waiting, ahead: 1 }
+    return ms === null || Number(ms) < 0 ? { ...waiting, ahead: 0 } : { ...waiting, ahead: 0, blockedMs: Number(ms) }
+  }
+  const error = failureOf(reply)
+  if (error) return { outcome: 'unknown', error }
+  return Number(reply) === 1 ? { outcome: 'ours', ttlMs } : { outcome: 'gone' }
 }
 
 /** One key, or one page of it. */
@@ -291,17 +260,17 @@ function takenOf(reply: readonly RedisReply[]): TakeAnswer {
 }
 
 /** -1: a key without expiry. -2: it ended while we looked. */
-function remaining(left: RedisReply): { ttlMs?: number } {
+export function remaining(left: RedisReply): { ttlMs?: number } {
   const ms = Number(left)
   return left === null || left === undefined || ms === -1 ? {} : { ttlMs: Math.max(ms, 0) }
 }
 
-function tokenOf(token: RedisReply): { token?: bigint } {
+export function tokenOf(token: RedisReply): { token?: bigint } {
   const said = maybeText(token)
   return said === undefined ? {} : { token: BigInt(said) }
 }
 
-function valueOf(value: RedisReply): { value?: string } {
+export function valueOf(value: RedisReply): { value?: string } {
   const said = maybeText(value)
   return said === undefined ? {} : { value: said }
 }

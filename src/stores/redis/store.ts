@@ -23,13 +23,17 @@ import type {
 } from '../../store.js'
 import { realWorld } from '../../util/world.js'
 import type { Adapter, RedisReply } from '../../clients/redis/adapter.js'
+import { AcquireCalls } from './acquire.js'
 import {
   answerToRelease,
   answersToReleases,
+  answersToRenewals,
   answersToTakes,
   entryOf,
+  formOf,
   metersOf,
   termsOfReleases,
+  termsOfRenewals,
   termsOfTakes,
   undecided,
   unknown,
@@ -39,8 +43,6 @@ import { ForeignHolders, RedisInspector } from './inspect.js'
 import { type Index, Keys } from './keys.js'
 import { Readiness } from './readiness.js'
 import { MasterWatch, Replication } from './replication.js'
-import { AcquireCalls } from './acquire.js'
-import { answersToRenewals, formOf, termsOfRenewals } from './renewals.js'
 import {
   type IndexedCall,
   type RedisScripts,
