@@ -174,6 +174,11 @@ export class Batcher implements RequestHost {
     this.#releasing.post(lease, answered)
   }
 
+  /** Settles when every release has been answered, if only as unknown. */
+  released(): Promise<void> {
+    return this.#releasing.answered()
+  }
+
   take(request: TakeRequest): Awaitable<TakeAnswer | Failure> {
     if (!this.answersAtOnce) return this.#taking.send(request)
     try {

@@ -1,5 +1,6 @@
 import { ClosedError, LockLostError } from '../errors.js'
 import type { World } from '../util/world.js'
+import type { Batcher } from './batcher.js'
 import type { Cleanup } from './cleanup.js'
 import type { Lease } from './lease.js'
 import type { LeaseList } from './lease-list.js'
@@ -7,6 +8,7 @@ import type { LeaseList } from './lease-list.js'
 /** What closing needs from the instance. */
 export interface ClosingHost {
   readonly world: World
+  readonly batcher: Batcher
   readonly cleanup: Cleanup
   readonly held: LeaseList<Lease>
   /** Set from the moment on at which the instance closes: nothing is granted any more. */
@@ -60,6 +62,8 @@ export class Closing {
     for (const lease of host.held.all()) lease.announceClosing(reason)
     await this.#idle(graceMs)
     await this.releaseAll()
+    // Work that has just ended released its lock itself. Whoever closes the client next would keep that release from being sent.
+    await host.batcher.released()
     // Requests from before may be granted only now, and have to be released.
     await host.cleanup.finish()
     host.stop()

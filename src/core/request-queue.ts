@@ -38,6 +38,35 @@ export class InFlight {
   soloStreak = 0
 }
 
+/** The requests of one kind that were made and not answered yet. */
+class Unanswered {
+  readonly #all: InFlight
+  #count = 0
+  #onNone: (() => void) | undefined = undefined
+
+  constructor(all: InFlight) {
+    this.#all = all
+  }
+
+  /** Returns how many requests of all kinds were in flight before it. */
+  begin(): number {
+    this.#count++
+    return this.#all.count++
+  }
+
+  end(count: number): void {
+    this.#all.count -= count
+    this.#count -= count
+    if (this.#count === 0) this.#onNone?.()
+  }
+
+  /** Settles when there is none, those that begin meanwhile included. */
+  async none(): Promise<void> {
+    while (this.#count > 0) await new Promise<void>((resolve) => (this.#onNone = resolve))
+    this.#onNone = undefined
+  }
+}
+
 interface PendingRequest<I, O> {
   item: I
   resolve: (answer: O) => void
@@ -51,19 +80,19 @@ class Batch<I, O> extends TimedCall<O[]> {
   readonly #kind: RequestKind<I, O>
   readonly #requests: readonly PendingRequest<I, O>[]
   readonly #items: I[]
-  readonly #inFlight: InFlight
+  readonly #unanswered: Unanswered
 
   constructor(
     host: RequestHost,
     kind: RequestKind<I, O>,
     requests: readonly PendingRequest<I, O>[],
-    { items, inFlight }: { items: I[]; inFlight: InFlight },
+    { items, unanswered }: { items: I[]; unanswered: Unanswered },
   ) {
     super(host, kind.inBackground === true)
     this.#host = host
     this.#kind = kind
     this.#requests = requests
-    this.#inFlight = inFlight
+    this.#unanswered = unanswered
     this.#items = items
   }
 
@@ -82,7 +111,7 @@ class Batch<I, O> extends TimedCall<O[]> {
       const counts = `${answers?.length ?? 'none'} of ${requests.length} requests`
       return this.settle(this.unknown(new StoreUnavailableError(`${this.#host.store.name} answered ${counts}`)))
     }
-    this.#inFlight.count -= requests.length
+    this.#unanswered.end(requests.length)
     for (let i = 0; i < requests.length; i++) {
       const value = answers[i] as O
       const answer = this.#kind.isAnswer(value) ? value : this.#kind.unknown(this.#host.misunderstood(value))
@@ -113,12 +142,19 @@ export class RequestQueue<I extends { key: string }, O> {
   readonly #host: RequestHost
   readonly #kind: RequestKind<I, O>
   readonly #inFlight: InFlight
+  readonly #unanswered: Unanswered
   #pending: PendingRequest<I, O>[] = []
 
   constructor(host: RequestHost, inFlight: InFlight, kind: RequestKind<I, O>) {
     this.#host = host
     this.#inFlight = inFlight
+    this.#unanswered = new Unanswered(inFlight)
     this.#kind = kind
+  }
+
+  /** Settles when all of them have been answered, if only as unknown. */
+  answered(): Promise<void> {
+    return this.#unanswered.none()
   }
 
   send(item: I, late?: (answer: O) => void): Promise<O> {
@@ -127,7 +163,7 @@ export class RequestQueue<I extends { key: string }, O> {
 
   post(item: I, resolve: (answer: O) => void, late?: (answer: O) => void): void {
     // With nothing else in flight there is also nothing that this request could overtake.
-    const isAlone = this.#inFlight.count++ === 0 && this.#inFlight.soloStreak >= SOLO_STREAK
+    const isAlone = this.#unanswered.begin() === 0 && this.#inFlight.soloStreak >= SOLO_STREAK
     if (isAlone && !this.#kind.inBackground) return this.#dispatch([{ item, resolve, late }])
     this.#pending.push({ item, resolve, late })
     // Flush after this turn's microtasks, so that callers resolved in it can join the batch.
@@ -136,7 +172,7 @@ export class RequestQueue<I extends { key: string }, O> {
 
   /** Sends it in a call of its own, at once: its answer may take `extraMs` longer, and other requests must not wait for it. */
   sendAlone(item: I, extraMs: number, late?: (answer: O) => void): Promise<O> {
-    this.#inFlight.count++
+    this.#unanswered.begin()
     return new Promise((resolve) => this.#dispatch([{ item, resolve, late }], extraMs))
   }
 
@@ -161,7 +197,7 @@ export class RequestQueue<I extends { key: string }, O> {
     } catch (error) {
       failure = error ?? new Error('the store threw nothing')
     }
-    const sent = new Batch(host, this.#kind, batch, { items, inFlight: this.#inFlight })
+    const sent = new Batch(host, this.#kind, batch, { items, unanswered: this.#unanswered })
     if (failure === undefined) sent.await(answers as Awaitable<O[]>, host.store.timeoutMs + extraMs)
     else sent.fail(failure)
   }

@@ -64,6 +64,33 @@ test.each(Object.keys(urls))('a process that closed the locks of openLocks(%s) e
   expect(Date.now() - closedAt).toBeLessThan(9_000)
 })
 
+test.each(Object.keys(urls).filter((kind) => kind !== 'memory'))(
+  'close() of openLocks(%s) resolves when what the work under a lock released is free in the store',
+  async (kind) => {
+    const url = urls[kind]?.() ?? ''
+    const [ours, theirs] = await Promise.all([openLocks(url), openLocks(url)])
+    let work: Promise<void> | undefined
+    await new Promise<void>((begun) => {
+      work = ours.withLock('ends-when-told', async ({ signal }) => {
+        const told = new Promise((resolve) => signal.addEventListener('abort', resolve))
+        begun()
+        await told
+      })
+    })
+    const lock = await ours.acquire('released-before')
+    const released = lock.release()
+    await ours.close()
+    for (const name of ['ends-when-told', 'released-before']) {
+      const next = await theirs.tryAcquire(name)
+      expect(next, name).not.toBeNull()
+      await next?.release()
+    }
+    expect(await released).toBe(true)
+    await work
+    await theirs.close()
+  },
+)
+
 test('openLocks closes the store that it opened if the options are invalid', async () => {
   await expect(openLocks(urls['redis']?.() ?? '', { ttl: 'never' as never })).rejects.toThrow(InvalidOptionError)
   await expect(openLocks('nosuch://db')).rejects.toThrow(/a URL that begins with one of memory, sqlite, redis/)
