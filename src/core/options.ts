@@ -41,8 +41,8 @@ export interface LocksOptions {
   publish?: Duration | undefined
 }
 
-/** Shorter leases cannot be renewed in time by anything that shares a machine with others. */
-const SHORTEST_TTL = 10
+/** Milliseconds. Shorter leases cannot be renewed in time by anything that shares a machine with others. */
+export const SHORTEST_TTL = 10
 /** SHORTEST_PUBLISH, LONGEST_PUBLISH: milliseconds. More often costs the store, less often shows nobody anything. */
 const SHORTEST_PUBLISH = 500
 const LONGEST_PUBLISH = 3_600_000

@@ -1,5 +1,6 @@
 import { driftOf } from '../core/deadline.js'
 import { type Lock, leaseOf } from '../core/lock.js'
+import { flagFrom, SHORTEST_TTL } from '../core/options.js'
 import { InvalidOptionError, LockLostError, LockTimeoutError } from '../errors.js'
 import { createLocks, type Locks } from '../locks.js'
 import type { Store } from '../store.js'
@@ -33,6 +34,9 @@ export interface LockResult {
   error?: string
 }
 
+/** SHORTEST_SECONDS: the shortest ttl of a lock. LONGEST_SECONDS: a year, anything longer is a mistake. */
+const SHORTEST_SECONDS = SHORTEST_TTL / 1_000
+const LONGEST_SECONDS = 86_400 * 366
 const OPTIONS = ['timeoutSeconds', 'blocking', 'blockingTimeoutSeconds', 'metadata']
 
 /** In the global registry: two copies of this package in one process find the same store under it. */
@@ -72,6 +76,7 @@ interface InstanceHold {
  */
 export class DistributedLock {
   readonly #locks: Locks
+  readonly #store: Store
   readonly #held = new Map<string, InstanceHold>()
   /** The last call of each name: calls of one name run one after the other, so that two at once do not both ask the store. */
   readonly #lastCalls = new Map<string, Promise<unknown>>()
@@ -79,6 +84,7 @@ export class DistributedLock {
   /** Without a store, all instances of this process share one in memory. */
   constructor(store: Store = sharedStore()) {
     this.#locks = createLocks(store)
+    this.#store = store
   }
 
   /** The id under which other instances see this one. */
@@ -116,7 +122,7 @@ export class DistributedLock {
     const held = this.#holding(lockName)
     if (!held) return false
     try {
-      await held.lock.extend(seconds('additionalSeconds', additionalSeconds))
+      await held.lock.extend(this.#ttl('additionalSeconds', additionalSeconds))
       return true
     } catch (error) {
       if (error instanceof LockLostError) return false
@@ -126,6 +132,7 @@ export class DistributedLock {
 
   /** Runs `fn` while holding the lock, renewed meanwhile. Rejects if it is busy, or if it was lost. */
   async withLock<T>(lockName: string, fn: () => Promise<T>, options: LockOptions = {}): Promise<T> {
+    if (typeof fn !== 'function') throw new InvalidOptionError('fn', fn, 'a function to run under the lock')
     const held = await this.#serially(lockName, () => this.#take(lockName, options, true)).catch((error: unknown) => {
       if (!(error instanceof LockTimeoutError)) throw error
       throw new Error(`Failed to acquire lock: ${lockName}`, { cause: error })
@@ -171,8 +178,8 @@ export class DistributedLock {
       blockingTimeoutSeconds = 10,
       metadata,
     } = knownOptions(options, OPTIONS)
-    const ttl = seconds('timeoutSeconds', timeoutSeconds)
-    const wait = blocking ? seconds('blockingTimeoutSeconds', blockingTimeoutSeconds) : 0
+    const ttl = this.#ttl('timeoutSeconds', timeoutSeconds)
+    const wait = flagFrom('blocking', blocking) ? seconds('blockingTimeoutSeconds', blockingTimeoutSeconds) : 0
     const mine = this.#holding(lockName)
     if (mine) {
       mine.inside++
@@ -183,13 +190,18 @@ export class DistributedLock {
         return mine
       } catch (error) {
         await this.#leave(lockName, mine)
-        throw error
+        // Gone without notice: then it is to be acquired, as if the loss had been known before.
+        if (!(error instanceof LockLostError)) throw error
       }
     }
     const lock = await this.#locks.acquire(lockName, { ttl, wait, autoRenew: renew, metadata })
     const held: InstanceHold = { lock, inside: 1, kept: false }
     this.#held.set(lockName, held)
     return held
+  }
+
+  #ttl(option: string, value: unknown): number {
+    return seconds(option, value, SHORTEST_SECONDS, (this.#store.maxTtlMs ?? LONGEST_SECONDS * 1_000) / 1_000)
   }
 
   #holding(lockName: string): InstanceHold | undefined {
@@ -222,9 +234,9 @@ function instanceOf(holder: string): string {
   return holder.replace(/\/\d+$/, '')
 }
 
-function seconds(option: string, value: unknown): number {
-  if (typeof value === 'number' && value >= 0 && value <= 86_400 * 366) return value * 1_000
-  throw new InvalidOptionError(option, value, 'a number of seconds')
+function seconds(option: string, value: unknown, min = 0, max = LONGEST_SECONDS): number {
+  if (typeof value === 'number' && value >= min && value <= max) return value * 1_000
+  throw new InvalidOptionError(option, value, `a number of seconds from ${min} to ${max}`)
 }
 
 let instance: DistributedLock | undefined

@@ -77,6 +77,7 @@ export class ReadWriteLock {
   ): AcquireRequest {
     const given = (options as AcquireOptions | undefined)?.mode
     if (given !== undefined) throw new InvalidOptionError('mode', given, 'no value in readWrite: its methods say it')
+    if (options !== undefined) knownOptions(options, known)
     return this.#defaults.buildRequest('lock', this.#name, { ...options, mode }, known)
   }
 }

@@ -14,7 +14,7 @@ import {
   UnsupportedError,
 } from '../../src/index.js'
 import { advisory, lockInTransaction } from '../../src/stores/postgres-advisory/index.js'
-import { guard, migrate, migrationSql, postgres } from '../../src/stores/postgres/index.js'
+import { guard, guardedWrite, migrate, migrationSql, postgres } from '../../src/stores/postgres/index.js'
 import { redis } from '../../src/stores/redis/index.js'
 import { etcd } from '../../src/stores/etcd/index.js'
 import { redlock } from '../../src/stores/redlock/index.js'
@@ -86,6 +86,23 @@ test.each(UNKNOWN)('%s rejects the unknown option %s', async (_, message, call) 
   )
   expect(error).toBeInstanceOf(InvalidOptionError)
   expect(error.message).toContain(`unknown option ${message}`)
+})
+
+test.each([0, false, '', null])('options that are %j are refused', async (options) => {
+  const config = locks.readWrite('a')
+  const calls = [
+    () => locks.acquire('a', loose(options)),
+    () => locks.withLock('a', () => 1, loose(options)),
+    () => config.read(() => 1, loose(options)),
+    () => config.write(() => 1, loose(options)),
+    () => config.acquireRead(loose(options)),
+  ]
+  for (const call of calls) await expect(call()).rejects.toThrow('options takes an object')
+})
+
+test('guardedWrite without a function that writes is refused, before it opens a transaction', async () => {
+  const unguarded = guardedWrite(pool, { resource: 'a', token: 1n }, loose(undefined))
+  await expect(unguarded).rejects.toThrow('write takes a function')
 })
 
 test('the client library keeps the URL parameters that belong to it', async () => {

@@ -1,6 +1,9 @@
+import { Redis } from 'ioredis'
 import { afterEach, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { DistributedLock, getDistributedLock, LockLostError, memory, StoreUnavailableError } from '../../src/index.js'
+import { redis } from '../../src/stores/redis/index.js'
 import { faulty } from '../../src/testing/index.js'
+import { startRedis } from '../../testbed/servers/index.js'
 import type { LockInfo, LockOptions, LockResult } from '../../src/index.js'
 
 const done: string[] = []
@@ -167,6 +170,36 @@ describe('DistributedLock', () => {
     const lock = new DistributedLock(store)
     const run = lock.withLock('a', async () => void store.revoke('lock:a'))
     await expect(run).rejects.toThrow(LockLostError)
+  })
+
+  test('a lock that is gone without notice is acquired anew, by acquire() and by withLock()', async () => {
+    const server = await startRedis()
+    const client = new Redis(server.url)
+    onTestFinished(async () => {
+      client.disconnect()
+      await server.stop()
+    })
+    const lock = new DistributedLock(redis(client))
+    await lock.acquire('a')
+    await client.del('lock:a')
+    expect(await lock.acquire('a')).toMatchObject({ acquired: true })
+    await client.set('lock:a', 'another program', 'PX', 60_000)
+    expect(await lock.acquire('a')).toMatchObject({ acquired: false })
+    await client.del('lock:a')
+    await lock.acquire('a')
+    await client.del('lock:a')
+    expect(await lock.withLock('a', async () => 'done')).toBe('done')
+    await lock.close()
+  })
+
+  test.each([
+    ['timeoutSeconds', 0, () => new DistributedLock(memory()).acquire('a', { timeoutSeconds: 0 })],
+    ['timeoutSeconds', 0.001, () => new DistributedLock(memory()).acquire('a', { timeoutSeconds: 0.001 })],
+    ['blocking', '"no"', () => new DistributedLock(memory()).acquire('a', { blocking: 'no' as never })],
+    ['fn', 'undefined', () => new DistributedLock(memory()).withLock('a', undefined as never)],
+  ])('%s of %s is refused by name', async (option, value, call) => {
+    await expect(call()).rejects.toMatchObject({ code: 'INVALID_OPTION', option })
+    await expect(call()).rejects.toThrow(`it was ${value}`)
   })
 
   test('an outage is reported as an outage, not as busy', async () => {

@@ -134,6 +134,7 @@ export async function guardedWrite<T, C extends PostgresClient>(
   options: GuardOptions,
   write: (transaction: TransactionOf<C>) => Promise<T>,
 ): Promise<T> {
+  if (typeof write !== 'function') throw new InvalidOptionError('write', write, 'a function that writes')
   if (isPostgresJs(client)) {
     return client.begin(async (sql) => {
       const xid = await guardIn(sql, options)
