@@ -62,7 +62,7 @@ export class Closing {
     for (const lease of host.held.all()) lease.announceClosing(reason)
     await this.#idle(graceMs)
     await this.releaseAll()
-    // Work that has just ended released its lock itself. Whoever closes the client next would keep that release from being sent.
+    // Work that has just ended released its lock itself. The caller may close the client next, and that release would never be sent.
     await host.batcher.released()
     // Requests from before may be granted only now, and have to be released.
     await host.cleanup.finish()
