@@ -45,7 +45,11 @@ export class Cleanup {
   async finish(): Promise<void> {
     this.#hurried = true
     for (const end of this.#pauses) end()
-    while (this.#underWay.size > 0) await Promise.all(this.#underWay)
+    do {
+      await Promise.all(this.#underWay)
+      // An answer that has just come may have to be released, by code that is some microtasks away.
+      await new Promise<void>((resolve) => process.nextTick(resolve))
+    } while (this.#underWay.size > 0)
   }
 
   async #release(lease: LeaseId, until: number): Promise<void> {

@@ -43,6 +43,19 @@ describe('clean-up', () => {
     expect(remote.real.holders('lock:x').map(({ owner }) => owner)).toEqual([lock.holder])
   })
 
+  test('close() resolves when nothing is left of what was granted meanwhile', async () => {
+    const remote = new RemoteMemory({ features: { queue: false, counting: false, atomic: false, values: true } })
+    remote.fate = () => ({ replyMs: 100 })
+    const locks = remote.locks()
+    const asked = Promise.allSettled([locks.semaphore('x', 2).acquire()])
+    await remote.pass(50)
+    const closed = locks.close().then(() => remote.real.holders(''))
+    const seen = outcome(closed)
+    await remote.pass(1_000)
+    expect(seen.value).toEqual([])
+    await asked
+  })
+
   test('a request that is carried out after its time limit and then fails leaves nothing in the store', async () => {
     const remote = new RemoteMemory()
     const { real } = remote

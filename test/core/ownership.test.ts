@@ -1,5 +1,5 @@
 /** Ownership: locks that opened their store close it, and locks on a borrowed client leave it open. */
-import type { EventEmitter } from 'node:events'
+import { type EventEmitter, once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -124,6 +124,8 @@ function ioredisClient(at = 0): Redis {
 const borrowed: Record<string, () => Promise<{ clients: EventEmitter[]; store: () => Store }>> = {
   ioredis: async () => {
     const client = ioredisClient()
+    // While it connects, it listens to itself.
+    await once(client, 'ready')
     return { clients: [client], store: () => redis(client) }
   },
   'node-redis': async () => {

@@ -82,6 +82,7 @@ export class Actor {
   /** A signal that lasts as long as the process, as that of a server which shuts down some day. */
   readonly shutdown: AbortSignal = new AbortController().signal
   closing = false
+  closed = false
   /** When `releaseAll`, `close` or `forceRelease` was called by anybody: locks may be taken away from then on. */
   takenAt: number[] = []
   readonly #leases = new Map<string, ObservedLease>()

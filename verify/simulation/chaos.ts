@@ -16,9 +16,15 @@ export async function close(actor: Actor, op: ChaosOperation): Promise<void> {
   taken(actor)
   actor.closing = true
   await actor.locks.close({ grace: op.grace ?? 0 })
+  actor.closed = true
+  const ofProcess = actor.judge.actors.filter(({ process }) => process === actor.process)
+  if (actor.connection && ofProcess.every(({ closed, distributed }) => closed && !distributed))
+    actor.connection.closedAt = actor.process.local
 }
 
 export async function forceRelease(actor: Actor, op: ChaosOperation): Promise<void> {
+  // It may call the store then, and no other operation may.
+  if (actor.closed) return
   for (const each of actor.judge.actors) taken(each)
   try {
     await actor.locks.forceRelease(op.name, op.kind === undefined ? {} : { kind: op.kind })

@@ -9,6 +9,33 @@ const MEMORY_TABLE = 'stores/memory/lease-table.ts'
 /** Plain mistakes: what a review would see at once, and the simulation has to see too. */
 export const MISTAKES: readonly Mutant[] = [
   {
+    name: 'close does not wait for releases that are under way',
+    workload: 'lock',
+    rules: ['late for close'],
+    edits: [
+      {
+        file: 'core/closing.ts',
+        find: `    await host.batcher.released()
+`,
+        replace: '',
+      },
+    ],
+  },
+  {
+    name: 'close does not wait for the release of what was granted meanwhile',
+    workload: 'semaphore',
+    shape: 'no queue, slots',
+    rules: ['late for close'],
+    edits: [
+      {
+        file: 'core/cleanup.ts',
+        find: `      await new Promise<void>((resolve) => process.nextTick(resolve))
+`,
+        replace: '',
+      },
+    ],
+  },
+  {
     name: 'a queue that is empty keeps its use of the grants of all keys',
     workload: 'lock',
     shape: 'pushed grants',

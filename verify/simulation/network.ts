@@ -35,6 +35,10 @@ export interface Wire {
   readonly hearsRevocations: boolean
   /** At this moment, a request for this key was on the way, or open inside the server, and has had no answer since. */
   wasAsking(key: string, at: number): boolean
+  /** When all instances of the process had been closed: it has nothing to ask any more. */
+  closedAt: number
+  /** What it asked for all the same, or released only then. */
+  readonly lateCalls: readonly { call: string; owner: string }[]
   /** The last request for this key that has come to an end failed. On a store that keeps requests open, the next may take long. */
   hasFailed(key: string): boolean
   clearUp(): void
@@ -47,6 +51,10 @@ export class Connection implements Wire {
   readonly subscriptions: Set<Subscription> = new Set()
   readonly process: SimProcess
   calls = 0
+  closedAt: number = Number.POSITIVE_INFINITY
+  readonly lateCalls: { call: string; owner: string }[] = []
+  /** Owners whose requests were so slow that they were granted only when the process was closed: their answer is released. */
+  readonly #grantedLate = new Set<string>()
   readonly #sim: Simulation
   readonly #server: Server
   readonly #shape: Shape
@@ -167,6 +175,7 @@ export class Connection implements Wire {
     const call = `${method} #${++this.calls}`
     const sent = copy(args)
     const sentAt = process.local
+    const late = process.local >= this.closedAt
     const w = this.#weather
     const strike = this.#faults.draw<Fate>([
       ['loseRequest', w.loseRequest],
@@ -217,6 +226,9 @@ export class Connection implements Wire {
           for (const { owner } of sent[0] as Claim[]) this.#server.unheard.add(owner)
         }
         this.#serve(method, sent, (answer) => {
+          if (late) this.#noteLate(method, sent, answer)
+          else if (method === 'acquire' && sim.now >= this.closedAt)
+            for (const { owner } of sent[0] as Claim[]) this.#grantedLate.add(owner)
           if (sim.trace) sim.note(undefined, `${process.label} ${call}: ${describe(answer)}`)
           if (fate === 'loseReply') return lose()
           const back = this.#inOrder('reply', sim.now + this.#latency() + (fate === 'slowReply' ? slow : 0))
@@ -231,6 +243,16 @@ export class Connection implements Wire {
         })
       })
     })
+  }
+
+  /** A release that finds nothing, or that is about what was lost, takes nothing from anybody. */
+  #noteLate(method: string, sent: unknown[], answer: unknown): void {
+    if (!Array.isArray(sent[0])) return
+    for (const [i, { owner }] of (sent[0] as LeaseId[]).entries()) {
+      const released = (answer as { outcome?: string }[])[i]?.outcome
+      if (method === 'release' && (released !== 'released' || this.#grantedLate.has(owner))) continue
+      this.lateCalls.push({ call: method, owner })
+    }
   }
 
   #note(method: string, sent: unknown[], failed: boolean): void {

@@ -20,6 +20,8 @@ export class RedlockWire implements Wire {
   readonly process: SimProcess
   readonly hearsRevocations = false
   calls = 0
+  closedAt: number = Number.POSITIVE_INFINITY
+  readonly lateCalls: { call: string; owner: string }[] = []
   openSubscriptions = 0
   listeners = 0
   readonly #sim: Simulation

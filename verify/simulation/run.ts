@@ -231,9 +231,21 @@ class Stage {
   #judgeAll(): void {
     const judge = this.#judge
     this.#compareEvents()
+    this.#lookForLateCalls()
     if (!judge.actors.some(({ process }) => process.crashed)) judge.ticks.finish(EPOCH + this.#plan.lastsMs - 10)
     const { shape, weather } = this.#plan
     if (weather.calm && shape.queue) judge.compareTurns(weather.latency[1] * 4)
+  }
+
+  /** Users close their client when `close` has settled: what is not released by then stays busy for its ttl. */
+  #lookForLateCalls(): void {
+    for (const { process, lateCalls } of this.#connections) {
+      const ofProcess = this.#judge.actors.filter((actor) => actor.process === process)
+      const isLost = (owner: string): boolean =>
+        ofProcess.some(({ heard }) => heard.some(({ event, holder }) => event === 'lost' && holder === owner))
+      for (const { call, owner } of lateCalls)
+        if (!isLost(owner)) this.#judge.accuse('late for close', `${process.label}: ${call} ${owner}`)
+    }
   }
 
   #closeAll(): boolean {
