@@ -31,6 +31,12 @@ const MOST_UNUSED = 1_000
  */
 const SWEEP_MS = 10_000
 
+/**
+ * How often, in milliseconds, tokens are compared with the clock. At each grant it would cost 2 to 7 % of a lock: V8 leaves compiled code
+ * to make a bigint of a number. Longer would leave tokens further behind the clock.
+ */
+const TOKEN_CLOCK_MS = 1
+
 const RELEASED: Released = { outcome: 'released' }
 const GONE: { outcome: 'gone' } = { outcome: 'gone' }
 
@@ -40,12 +46,14 @@ export class MemoryLeaseTable {
   readonly #wakeups: MemoryWakeups
   readonly #keys = new Map<string, KeyState>()
   /** The newest token of any key: one counter for all, so that nothing has to be kept per name. */
-  #lastToken = 0
+  #lastToken = 0n
+  /** When `#lastToken` is compared with the clock again. */
+  #tokenClockAt = Number.NEGATIVE_INFINITY
   /** How often a key lost its last holder since unused keys were last dropped. */
   #becameUnused = 0
   #isSweepPlanned = false
   #behindAnswer: Renewed = GONE
-  #behindAnswerToken = -1
+  #behindAnswerToken = -1n
 
   constructor(world: World, wakeups: MemoryWakeups) {
     this.#world = world
@@ -112,10 +120,9 @@ export class MemoryLeaseTable {
   }
 
   #grant(state: KeyState, claim: Claim, now: number, ttlMs: number): Grant {
-    const first = Math.max(this.#lastToken + 1, Math.floor(now * 1_000))
     const { tokens } = claim
-    this.#lastToken = tokens === undefined ? first : first + tokens - 1
-    const token = BigInt(first)
+    const token = this.#nextToken(now)
+    this.#lastToken = tokens === undefined ? token : token + BigInt(tokens - 1)
     addHolder(state, {
       owner: claim.owner,
       weight: claim.weight,
@@ -131,9 +138,18 @@ export class MemoryLeaseTable {
     return { granted: true, owner: claim.owner, token, ttlMs, tokens }
   }
 
+  /** Larger than every earlier one, and no further than `TOKEN_CLOCK_MS` behind the clock in µs, so that tokens grow over a restart too. */
+  #nextToken(now: number): bigint {
+    const next = this.#lastToken + 1n
+    if (now < this.#tokenClockAt) return next
+    this.#tokenClockAt = now + TOKEN_CLOCK_MS
+    const clock = BigInt(Math.floor(now * 1_000))
+    return clock > next ? clock : next
+  }
+
   #refusal(state: KeyState | undefined, claim: Claim): Answer {
     const ahead = entriesAhead(state, claim.owner)
-    const newest = BigInt(this.#lastToken)
+    const newest = this.#lastToken
     const holder = firstHolderToEnd(state)
     if (!holder) return { granted: false, ahead, newest }
     const { owner, token, value, expiresAt } = holder
@@ -159,17 +175,17 @@ export class MemoryLeaseTable {
     if (!state || !waiter || waiter.expiresAt <= now) return GONE
     waiter.expiresAt = Math.max(waiter.expiresAt, now + ttlMs)
     if (state.waiters?.keys().next().value !== owner) return this.#behind()
-    const newest = BigInt(this.#lastToken)
+    const newest = this.#lastToken
     if (fits(state, waiter.claim)) return { outcome: 'waiting', ahead: 0, newest, blockedMs: 0 }
     const blocker = firstHolderToEnd(state)
     return { outcome: 'waiting', ahead: 0, newest, blockedMs: blocker ? blocker.expiresAt - now : Infinity }
   }
 
-  /** One answer for all waiters but the first: an object and a bigint for each of ten thousand would cost several percent of a core. */
+  /** One answer for all waiters but the first: an object for each of ten thousand would cost several percent of a core. */
   #behind(): Renewed {
     if (this.#behindAnswerToken !== this.#lastToken) {
       this.#behindAnswerToken = this.#lastToken
-      this.#behindAnswer = { outcome: 'waiting', ahead: 1, newest: BigInt(this.#lastToken) }
+      this.#behindAnswer = { outcome: 'waiting', ahead: 1, newest: this.#lastToken }
     }
     return this.#behindAnswer
   }
