@@ -91,9 +91,13 @@ export class Batcher implements RequestHost {
     // By index: to take an array apart costs an iterator, once per lock in memory.
     const answer = (answers as T[])[0]
     if (isValid(answer)) return answer as T
-    if (!isThenable(answers)) throw this.misunderstood(answer)
+    throw this.#notAtOnce(answers)
+  }
+
+  #notAtOnce<T>(answers: Awaitable<T[]>): LeaseholdError {
+    if (!isThenable(answers)) return this.misunderstood(answers[0])
     ignoreRejection(answers)
-    throw this.explain(new Error('it answered with a promise, although its timeoutMs is 0'))
+    return this.explain(new Error('it answered with a promise, although its timeoutMs is 0'))
   }
 
   /** `late` receives an answer that comes after the request was answered as `unknown`. */
@@ -104,9 +108,7 @@ export class Batcher implements RequestHost {
         if (this.onCall) this.#reportSync({ call: 'acquire', items: 1 })
         return answer
       } catch (error) {
-        const explained = this.explain(error)
-        this.#reportSync({ call: 'acquire', items: 1 }, explained)
-        return { granted: 'unknown', error: explained }
+        return { granted: 'unknown', error: this.#failedAtOnce('acquire', error) }
       }
     }
     return claim.blockMs ? this.#acquiring.sendAlone(claim, claim.blockMs, late) : this.#acquiring.send(claim, late)
@@ -161,9 +163,7 @@ export class Batcher implements RequestHost {
         if (this.onCall) this.#reportSync({ call: 'release', items: 1 })
         return answer
       } catch (error) {
-        const explained = this.explain(error)
-        this.#reportSync({ call: 'release', items: 1 }, explained)
-        return { outcome: 'unknown', error: explained }
+        return { outcome: 'unknown', error: this.#failedAtOnce('release', error) }
       }
     }
     return this.#releasing.send(lease)
@@ -186,9 +186,7 @@ export class Batcher implements RequestHost {
       if (this.onCall) this.#reportSync({ call: 'take', items: 1 })
       return answer
     } catch (error) {
-      const explained = this.explain(error)
-      this.#reportSync({ call: 'take', items: 1 }, explained)
-      return { granted: 'unknown', error: explained }
+      return { granted: 'unknown', error: this.#failedAtOnce('take', error) }
     }
   }
 
@@ -215,6 +213,12 @@ export class Batcher implements RequestHost {
     return new Promise<T>((resolve) =>
       new SingleCall(this, described, resolve, unknown, late).follow(pending, this.store.timeoutMs),
     )
+  }
+
+  #failedAtOnce(call: CallName, error: unknown): LeaseholdError {
+    const explained = this.explain(error)
+    this.#reportSync({ call, items: 1 }, explained)
+    return explained
   }
 
   /** For a store that answered at once. */

@@ -110,19 +110,20 @@ export class Engine
     if (refused) return refused
     // A steal does not queue for what it takes by force.
     if (request.waitMs === 0 || request.steal) return this.#once(request)
-    let queue = this.queueOf(request.key)
-    let claim: Claim | undefined
-    let answer: Answer | undefined
-    if (!queue && this.answersAtOnce) {
-      const sentAt = this.world.now()
-      claim = waitingClaimOf(request, this.identity)
-      answer = this.batcher.acquire(claim) as Answer
-      if (answer.granted === true) {
-        return Promise.resolve(this.hold(request, answer, sentAt, sentAt, this.preallocate(request), sentAt))
-      }
-    }
+    const queue = this.queueOf(request.key)
+    if (queue || !this.answersAtOnce) return this.#enqueue(request, queue)
+    const sentAt = this.world.now()
+    const claim = waitingClaimOf(request, this.identity)
+    const answer = this.batcher.acquire(claim) as Answer
+    if (answer.granted !== true) return this.#enqueue(request, undefined, claim, answer)
+    return Promise.resolve(this.hold(request, answer, sentAt, sentAt, this.preallocate(request), sentAt))
+  }
+
+  /** `claim`, `answer`: the store was asked already, and did not grant. */
+  #enqueue(request: AcquireRequest, present?: WaitQueue<Acquisition>, claim?: Claim, answer?: Answer): Promise<Lock> {
     const since = this.world.now()
-    if (!queue) this.#queues.set(request.key, (queue = new WaitQueue(this, request)))
+    const queue = present ?? new WaitQueue(this, request)
+    if (!present) this.#queues.set(request.key, queue)
     const acquisition = new Acquisition(this, queue, request, since, claim)
     queue.enqueue(acquisition)
     if (answer?.granted === false) acquisition.beginRefused(answer, since)

@@ -108,11 +108,13 @@ function wasReleased(host: ReleaseHost, lease: Lease, answer: Released): boolean
     return false
   }
   if (answer.outcome !== 'gone' && lease.trace) traceHoldEnd(lease)
-  if (answer.outcome === 'released') {
-    if (answer.hasWaiters && host.unordered) host.subscriptions.attend(lease.key, host.world.now())
-    if (host.events.isHeard('released')) emitReleased(lease)
-    return true
-  }
+  if (answer.outcome !== 'released') return notReleased(host, lease, answer)
+  if (answer.hasWaiters && host.unordered) host.subscriptions.attend(lease.key, host.world.now())
+  if (host.events.isHeard('released')) emitReleased(lease)
+  return true
+}
+
+function notReleased(host: ReleaseHost, lease: Lease, answer: Exclude<Released, { outcome: 'released' }>): false {
   if (answer.outcome === 'gone') {
     // Nothing was released, so nothing is announced.
     if (host.unordered) host.subscriptions.expectRelease(lease.key, false)

@@ -131,7 +131,10 @@ export class Timers {
   }
 
   #queueFor(delay: number): Queue {
-    if (this.#latestQueue?.delay === delay) return this.#latestQueue
+    return this.#latestQueue?.delay === delay ? this.#latestQueue : this.#findQueue(delay)
+  }
+
+  #findQueue(delay: number): Queue {
     let queue = this.#queues.get(delay)
     if (!queue) {
       if (this.#queues.size >= this.#mostQueues) this.#sweep()
