@@ -13,10 +13,19 @@ import {
   type RedisServer,
   startEtcd,
   startPostgres,
+  startProxy,
   startRedis,
 } from '../../testbed/servers/index.js'
 import { startChild } from '../../testbed/children.js'
-import { ClosedError, createLocks, InvalidOptionError, memory, openLocks, type Store } from '../../src/index.js'
+import {
+  ClosedError,
+  createLocks,
+  InvalidOptionError,
+  memory,
+  openLocks,
+  type Store,
+  StoreUnavailableError,
+} from '../../src/index.js'
 import { advisory } from '../../src/stores/postgres-advisory/index.js'
 import { migrate, postgres } from '../../src/stores/postgres/index.js'
 import { redis } from '../../src/stores/redis/index.js'
@@ -88,6 +97,24 @@ test.each(Object.keys(urls).filter((kind) => kind !== 'memory'))(
     expect(await released).toBe(true)
     await work
     await theirs.close()
+  },
+)
+
+test.concurrent.each(['redis', 'postgres', 'postgres+advisory'])(
+  'close() of openLocks(%s) settles while the server is silent',
+  async (kind) => {
+    const url = urls[kind]?.() ?? ''
+    const proxy = await startProxy(Number(new URL(url).port))
+    cleanups.push(() => proxy.stop())
+    const locks = await openLocks(proxy.through(url))
+    await locks.acquire('held')
+    proxy.blackhole()
+    // All of them at once need connections that are not open yet.
+    const asked = Array.from({ length: 4 }, (_, i) => locks.holders(`${i}`).catch((error: unknown) => error))
+    expect(await locks.tryAcquire('silent').catch((error: unknown) => error)).toBeInstanceOf(StoreUnavailableError)
+    const within = new Promise((resolve) => setTimeout(resolve, 20_000, 'still open').unref())
+    expect(await Promise.race([locks.close({ grace: 0 }).then(() => 'closed'), within])).toBe('closed')
+    await Promise.all(asked)
   },
 )
 

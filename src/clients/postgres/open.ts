@@ -1,5 +1,7 @@
+import { Socket } from 'node:net'
 import { InvalidOptionError, MissingPackageError } from '../../errors.js'
 import { unlessMissing } from '../../util/optional-import.js'
+import { realWorld } from '../../util/world.js'
 import type { PostgresClient, PostgresDriver } from './driver.js'
 import { isPool, PgDriver } from './pg.js'
 import { isPostgresJs, PostgresJsDriver } from './postgres-js.js'
@@ -16,6 +18,9 @@ export function driverOf(client: PostgresClient): PostgresDriver {
   )
 }
 
+/** A pool is given this many milliseconds to end in order: one whose server is silent would wait for it for ever. */
+const END_WITHIN_MS = 1_000
+
 /** A client opened from a URL. */
 export interface OpenPostgresClient {
   client: PostgresClient
@@ -25,12 +30,7 @@ export interface OpenPostgresClient {
 /** `pg` if it is installed, else `postgres`. */
 export async function openClient(url: string): Promise<OpenPostgresClient> {
   const pg = await loadPg()
-  if (pg) {
-    // Idle connections must not keep a process alive that has nothing else to do.
-    const pool = new pg.default.Pool({ connectionString: url, allowExitOnIdle: true, max: 10 })
-    pool.on('error', () => {})
-    return { client: pool, close: async () => void (pool.ending || (await pool.end())) }
-  }
+  if (pg) return openPool(pg.default.Pool, url)
   const postgres = await loadPostgresJs()
   if (postgres) {
     // Its default pause between attempts to reconnect grows to 20 s, in which no heartbeat is sent and locks run out.
@@ -38,6 +38,31 @@ export async function openClient(url: string): Promise<OpenPostgresClient> {
     return { client: sql as unknown as PostgresClient, close: () => sql.end({ timeout: 1 }) }
   }
   throw new MissingPackageError('a store on PostgreSQL', ['pg', 'postgres'])
+}
+
+function openPool(Pool: typeof import('pg').Pool, url: string): OpenPostgresClient {
+  const sockets = new Set<Socket>()
+  const stream = (): Socket => {
+    const socket = new Socket()
+    sockets.add(socket)
+    return socket.once('close', () => sockets.delete(socket))
+  }
+  // Idle connections must not keep a process alive that has nothing else to do.
+  const pool = new Pool({ connectionString: url, allowExitOnIdle: true, max: 10, stream })
+  pool.on('error', () => {})
+  const close = async (): Promise<void> => {
+    if (pool.ending) return
+    const cancel = realWorld.after(
+      END_WITHIN_MS,
+      () => {
+        for (const socket of sockets) socket.destroy()
+      },
+      true,
+    )
+    await pool.end()
+    cancel()
+  }
+  return { client: pool, close }
 }
 
 async function loadPg(): Promise<typeof import('pg') | undefined> {
