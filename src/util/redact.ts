@@ -87,10 +87,19 @@ function redactText(text: string): string {
   const [, scheme, rest = ''] = WHOLE_URL.exec(text) ?? []
   const safe = scheme && (/\s/.test(text) || !rest.startsWith('//')) ? withoutSecrets(scheme, rest) : redact(text)
   if (safe !== text) return safe
+  if (scheme) return withoutOddPort(scheme, rest)
   const at = text.lastIndexOf('@')
   const before = text.slice(0, Math.max(at, 0))
   if (before.includes(':') && !/\s/.test(before)) return `…@${text.slice(at + 1)}`
   return text.replace(/\b(\w+)=('[^']*'|[^\s&;]*)/g, (all, name: string) => (isSecretName(name) ? `${name}=…` : all))
+}
+
+/** Without an `@`, what stands in place of a port may be a password whose host was forgotten: `redis://user:password`. */
+function withoutOddPort(scheme: string, rest: string): string {
+  const [authority = ''] = /^\/*[^/?#]*/.exec(rest) ?? []
+  // Not the colons of an IPv6 address, which has brackets around it.
+  const odd = authority.search(/(?<!\[[^\]]*):(?!\d{1,5}(?:,|$))/)
+  return odd === -1 ? scheme + rest : `${scheme}${rest.slice(0, odd)}:…`
 }
 
 function describeList(items: readonly unknown[]): string {

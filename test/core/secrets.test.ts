@@ -109,6 +109,10 @@ const WRONG_CALLS: [string, () => unknown][] = [
   ['etcd with a user in a host', () => etcd([`admin:${SECRET}@a:1`])],
   ['etcd with a text as credentials', () => etcd(['a'], { credentials: loose(`admin:${SECRET}`) })],
   ['openStore with a bad port', () => openStore(`redis://admin:${TRICKY}@db:port`)],
+  ['openStore with a password and no host', () => openStore(`redis://:${SECRET}`)],
+  ['openStore with a user, a password and no host', () => openStore(`redis://admin:${SECRET}`)],
+  ['openStore with a password and no host, redlock', () => openStore(`redlock://a:1,b:${SECRET}`)],
+  ['openStore with a password and no host, etcd', () => openStore(`etcd://admin:${SECRET}/x`)],
   ['openStore with an unknown parameter', () => openStore(`redis://admin:${TRICKY}@db?prefx=a`)],
   ['metadata that is too long', () => locks.acquire('a', { metadata: { key: SECRET.repeat(2_000) } })],
   ['a ttl that is a URL', () => locks.acquire('a', { ttl: loose(URLS[0]) })],
@@ -243,6 +247,16 @@ test.each(['@', '&', '#', '?', '&password=', '/@', ' ', '\t', '\n', ' @', ':', '
     }
   },
 )
+
+test('what cannot be a port is hidden, and ports and addresses stay readable', () => {
+  const valueOf = (url: string): unknown => new InvalidOptionError('store', url, 'a URL').value
+  expect(valueOf('redis://admin:hunter2')).toBe('redis://admin:…')
+  expect(valueOf('redis:admin:hunter2/0')).toBe('redis:admin:…')
+  expect(valueOf('redlock://a:1,b:hun/ter2')).toBe('redlock://a:1,b:…')
+  for (const url of ['redis://db:6379/0?x=a:b', 'redis://[::1]:6379', 'redlock://a:1,b:2/x', 'mysql://db/a:b']) {
+    expect(valueOf(url)).toBe(url)
+  }
+})
 
 test('the text around a password stays readable', () => {
   expect(redact(`cannot reach redis://admin:${TRICKY}@db:6379/0?x=1 today`)).toBe(

@@ -54,7 +54,9 @@ function endpointFrom(host: unknown, tls: EtcdTls | undefined): Endpoint {
     typeof host === 'string' ? /^(https?:\/\/)?(\[[^\]/@]+\]|[^:/@[\]\s]+)(?::(\d{1,5}))?\/?$/.exec(host) : null
   const port = Number(parts?.[3] ?? DEFAULT_PORT)
   if (!parts || port < 1 || port > 65_535) {
-    throw new InvalidOptionError('hosts', host, 'host:port, such as 10.0.0.1:2379')
+    // As a URL, in which what cannot be a port is hidden: it may be a password whose host was forgotten.
+    const shown = typeof host === 'string' && !host.includes('://') ? `etcd://${host}` : host
+    throw new InvalidOptionError('hosts', shown, 'host:port, such as 10.0.0.1:2379')
   }
   if (parts[1] === 'http://' && tls)
     throw new InvalidOptionError('hosts', host, 'https:// or no scheme, since tls is set')
