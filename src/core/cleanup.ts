@@ -41,7 +41,10 @@ export class Cleanup {
     return tracked
   }
 
-  /** From now on nothing is tried again. Settles when nothing is under way any more, what begins meanwhile included. */
+  /**
+   * From now on nothing is tried again. Settles when nothing is under way any more, what begins meanwhile included: the caller may
+   * close the client next, and no release would be sent after that.
+   */
   async finish(): Promise<void> {
     this.#hurried = true
     for (const end of this.#pauses) end()
@@ -49,6 +52,8 @@ export class Cleanup {
       await Promise.all(this.#underWay)
       // An answer that has just come may have to be released, by code that is some microtasks away.
       await new Promise<void>((resolve) => process.nextTick(resolve))
+      // Work that has just ended released its lock itself.
+      await this.#batcher.released()
     } while (this.#underWay.size > 0)
   }
 

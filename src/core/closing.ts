@@ -1,6 +1,5 @@
 import { ClosedError, LockLostError } from '../errors.js'
 import type { World } from '../util/world.js'
-import type { Batcher } from './batcher.js'
 import type { Cleanup } from './cleanup.js'
 import type { Lease } from './lease.js'
 import type { LeaseList } from './lease-list.js'
@@ -8,7 +7,6 @@ import type { LeaseList } from './lease-list.js'
 /** What closing needs from the instance. */
 export interface ClosingHost {
   readonly world: World
-  readonly batcher: Batcher
   readonly cleanup: Cleanup
   readonly held: LeaseList<Lease>
   /** Set from the moment on at which the instance closes: nothing is granted any more. */
@@ -62,8 +60,6 @@ export class Closing {
     for (const lease of host.held.all()) lease.announceClosing(reason)
     await this.#idle(graceMs)
     await this.releaseAll()
-    // Work that has just ended released its lock itself. The caller may close the client next, and that release would never be sent.
-    await host.batcher.released()
     // Requests from before may be granted only now, and have to be released.
     await host.cleanup.finish()
     host.stop()

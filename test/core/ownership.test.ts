@@ -1,5 +1,5 @@
 /** Ownership: locks that opened their store close it, and locks on a borrowed client leave it open. */
-import { type EventEmitter, once } from 'node:events'
+import type { EventEmitter } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -21,6 +21,7 @@ import {
   ClosedError,
   createLocks,
   InvalidOptionError,
+  type Locks,
   memory,
   openLocks,
   type Store,
@@ -118,6 +119,31 @@ test.concurrent.each(['redis', 'postgres', 'postgres+advisory'])(
   },
 )
 
+const attempts: Record<string, (locks: Locks, name: string, signal: AbortSignal) => Promise<unknown>> = {
+  tryAcquire: (locks, name) => locks.tryAcquire(name),
+  'tryAcquire with a signal': (locks, name, signal) => locks.tryAcquire(name, { signal }),
+  'acquireAll with a signal': (locks, name, signal) => locks.acquireAll([name, `${name} too`], { signal, wait: 500 }),
+  request: (locks, name) => locks.request(name, { ifAvailable: true }, () => undefined),
+}
+
+test.each(Object.keys(urls).filter((kind) => kind !== 'memory'))(
+  'close() of openLocks(%s) resolves when what an attempt in flight is granted is free in the store',
+  async (kind) => {
+    const url = urls[kind]?.() ?? ''
+    const theirs = await openLocks(url)
+    for (const [name, attempt] of Object.entries(attempts)) {
+      const ours = await openLocks(url)
+      const settled = Promise.allSettled([attempt(ours, name, new AbortController().signal)])
+      await ours.close({ grace: 0 })
+      const next = await theirs.tryAcquire(name)
+      expect(next, name).not.toBeNull()
+      await next?.release()
+      await settled
+    }
+    await theirs.close()
+  },
+)
+
 test('openLocks closes the store that it opened if the options are invalid', async () => {
   await expect(openLocks(urls['redis']?.() ?? '', { ttl: 'never' as never })).rejects.toThrow(InvalidOptionError)
   await expect(openLocks('nosuch://db')).rejects.toThrow(/a URL that begins with one of memory, sqlite, redis/)
@@ -152,7 +178,7 @@ const borrowed: Record<string, () => Promise<{ clients: EventEmitter[]; store: (
   ioredis: async () => {
     const client = ioredisClient()
     // While it connects, it listens to itself.
-    await once(client, 'ready')
+    await client.ping()
     return { clients: [client], store: () => redis(client) }
   },
   'node-redis': async () => {

@@ -14,8 +14,8 @@ export const MISTAKES: readonly Mutant[] = [
     rules: ['late for close'],
     edits: [
       {
-        file: 'core/closing.ts',
-        find: `    await host.batcher.released()
+        file: 'core/cleanup.ts',
+        find: `      await this.#batcher.released()
 `,
         replace: '',
       },
