@@ -376,8 +376,8 @@ export interface Store {
   /** Why calls are not answered right now, as far as the store knows: the last connection error. For messages. */
   outage?(): unknown
   /**
-   * The last instance that used the store was closed: take every listener off borrowed clients. The store stays usable,
-   * and listens again when the next instance calls `onPossibleLoss` or asks for something.
+   * The last instance that used the store was closed: take every listener off borrowed clients, and end connections opened beside
+   * them. The store stays usable, and listens again when the next instance calls `onPossibleLoss` or asks for something.
    */
   idle?(): void
 

@@ -56,6 +56,9 @@ export class WebLocks {
     refuseCombinations(name, options)
     options.signal?.throwIfAborted()
     const request = this.#buildRequest(name, options)
+    // The subscription below would be opened anew, and keep a process alive after it was closed.
+    if (this.#engine.closingReason)
+      throw abortError(`"${name}" cannot be acquired: locks.close() was called`, this.#engine.closingReason)
     // Registered before the request: the lock may be stolen between its grant and the first time its signal is read.
     const { revocations } = this.#engine
     revocations.begin()

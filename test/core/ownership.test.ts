@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { Redis } from 'ioredis'
 import pg from 'pg'
 import { createClient } from 'redis'
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import {
   type EtcdCluster,
   type PostgresServer,
@@ -223,6 +223,44 @@ test.each(Object.keys(borrowed))('close() removes every listener from a borrowed
   await new Promise(setImmediate)
   process.off('warning', warned)
   expect(warnings.filter(({ name }) => name === 'MaxListenersExceededWarning')).toEqual([])
+})
+
+/** What the server has open for clients, but for the connections of a pool, and for the one that asks. */
+async function connectionsBeside(pool: pg.Pool): Promise<number> {
+  const admin = new pg.Client(database.url)
+  await admin.connect()
+  const { rows } = await admin.query(
+    "SELECT count(*)::int AS open FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name = $1",
+    [pool.options.application_name],
+  )
+  await admin.end()
+  return rows[0].open - pool.totalCount
+}
+
+test('close() ends the connections that the store opened beside a borrowed pool, and the next locks open them again', async () => {
+  const pool = new pg.Pool({ connectionString: database.url, application_name: 'borrowed' })
+  cleanups.push(() => pool.end())
+  const store = postgres(pool)
+  cleanups.push(() => store.close())
+  for (const round of ['first', 'second']) {
+    const [locks, others] = [createLocks(store), createLocks(store)]
+    await locks.withLock('a', () => locks.acquire('a', { wait: 100 }).catch(() => undefined))
+    await vi.waitFor(async () => expect(await connectionsBeside(pool), round).toBe(2), 15_000)
+    await others.close()
+    expect(await connectionsBeside(pool), round).toBe(2)
+    await locks.close()
+    await vi.waitFor(async () => expect(await connectionsBeside(pool), round).toBe(0), 15_000)
+  }
+})
+
+test('a request after close() subscribes to nothing', async () => {
+  const store = redis(ioredisClient())
+  cleanups.push(() => store.close())
+  const subscribed = vi.spyOn(store, 'watchRevoked')
+  const locks = createLocks(store)
+  await locks.close()
+  await expect(locks.request('a', () => undefined)).rejects.toThrow('"a" cannot be acquired: locks.close() was called')
+  expect(subscribed).not.toHaveBeenCalled()
 })
 
 test.each(Object.keys(borrowed))('a store outlives the locks on it, in sequence and in parallel (%s)', async (kind) => {

@@ -116,7 +116,8 @@ export class OwnConnection {
     const late = new Promise<void>((resolve) => (cancel = realWorld.after(CLOSE_MS, resolve, true)))
     await Promise.race([this.#working, late])
     cancel()
-    await this.#end()
+    // A store that began to use it meanwhile keeps it.
+    if (this.#users <= 0) await this.#end()
   }
 
   async #end(): Promise<void> {

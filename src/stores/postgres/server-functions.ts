@@ -22,6 +22,11 @@ export interface ServerFunctionOptions {
 export class ServerFunctions {
   readonly #driver: PostgresDriver
   readonly #own: OwnConnection
+  /** False while the store is idle: leasehold's own connection is closed then. */
+  #usesOwn = true
+  /** Settles when leasehold's own connection has ended. */
+  #rested: Promise<void> = Promise.resolve()
+  #closed = false
   readonly #names: SchemaNames
   readonly #files: SqlFiles
   readonly #options: ServerFunctionOptions
@@ -66,10 +71,21 @@ export class ServerFunctions {
     })
   }
 
-  /** Takes the listener off the pool, until `watchConnections()`. */
-  unwatchConnections(): void {
+  /** Takes the listener off the pool, until `watchConnections()`, and ends leasehold's own connection, until the next call on it. */
+  rest(): void {
     this.#unwatch?.()
     this.#unwatch = undefined
+    if (!this.#usesOwn) return
+    this.#usesOwn = false
+    this.#rested = this.#own.close()
+  }
+
+  #attend(): OwnConnection {
+    if (!this.#usesOwn && !this.#closed) {
+      this.#usesOwn = true
+      this.#own.use()
+    }
+    return this.#own
   }
 
   /** Calls leasehold_<name> on a connection of the user's pool. */
@@ -97,12 +113,13 @@ export class ServerFunctions {
 
   /** Opens leasehold's own connection, so that the first release need not wait for it. */
   warm(): void {
-    this.#own.warm()
+    this.#attend().warm()
   }
 
   async close(): Promise<void> {
-    this.unwatchConnections()
-    await this.#own.close()
+    this.#closed = true
+    this.rest()
+    await this.#rested
   }
 
   #inPool(name: string, args: string): Promise<string | undefined> {
@@ -110,7 +127,7 @@ export class ServerFunctions {
   }
 
   #apart(name: string, args: string, options: { urgent?: boolean; afterwards?: string }): Promise<string | undefined> {
-    return this.#own.run(this.#ownPreamble + this.#call(name, args), this.#options.timeoutMs, options)
+    return this.#attend().run(this.#ownPreamble + this.#call(name, args), this.#options.timeoutMs, options)
   }
 
   #call(name: string, args: string): string {

@@ -293,7 +293,8 @@ class Postgres implements Store {
   }
 
   idle(): void {
-    this.#calls.unwatchConnections()
+    this.#wakeups?.rest()
+    this.#calls.rest()
   }
 
   outage(): unknown {

@@ -50,9 +50,12 @@ export class PostgresWakeups {
   readonly #listeners = new Map<string, Set<KeyListener>>()
   readonly #revokedListeners = new Set<(lease: LeaseId) => void>()
 
-  #started = false
+  /** Set while a connection listens, or is about to: another object each time. */
+  #round: object | undefined
   #closed = false
   #listening: NotificationListener | undefined
+  /** Settles when the connections of before have ended. */
+  #rested: Promise<unknown> = Promise.resolve()
   #live = false
   #wasLive = false
   /** A probe has arrived on the connection as it is now. */
@@ -98,28 +101,49 @@ export class PostgresWakeups {
 
   async close(): Promise<void> {
     this.#closed = true
+    this.#end()
+    await this.#rested
+  }
+
+  /** Ends the listening connection, until the next watch. */
+  rest(): void {
+    if (!this.#round || this.#isWatched()) return
+    this.#end()
+    this.#wasLive = false
+    this.#undecided = []
+  }
+
+  #end(): void {
     this.#verdict(false)
     this.#cancel?.()
-    await this.#listening?.close()
+    // The answer to a probe that is under way says nothing of the next connection.
+    this.#probe++
+    this.#round = undefined
+    const listening = this.#listening
+    this.#listening = undefined
+    if (listening) this.#rested = Promise.all([this.#rested, listening.close()])
   }
 
   #begin(close: () => void): Watch {
-    if (!this.#started) {
-      this.#started = true
+    if (!this.#round && !this.#closed) {
+      const round = {}
+      this.#round = round
       // A server that is away must not keep the first watch waiting for longer than a request would.
-      realWorld.after(this.#timeoutMs, () => this.#settle())
-      void this.#start()
+      realWorld.after(this.#timeoutMs, () => {
+        if (this.#round === round) this.#settle()
+      })
+      void this.#start(round)
     }
     const undecided = this.#undecided
     const ready = undecided ? new Promise<boolean>((resolve) => undecided.push(resolve)) : this.#live
     return { ready, live: () => this.#live, close }
   }
 
-  async #start(): Promise<void> {
+  async #start(round: object): Promise<void> {
     const own = await this.#host.channelOf(this.subscriber).catch(() => undefined)
-    if (this.#closed) return
+    if (this.#round !== round) return
     if (own === undefined) {
-      this.#cancel = realWorld.after(RETRY_MS, () => void this.#start())
+      this.#cancel = realWorld.after(RETRY_MS, () => void this.#start(round))
       return
     }
     this.#listening = this.#driver.listen(
