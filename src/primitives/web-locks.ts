@@ -37,10 +37,18 @@ export interface WebLockSnapshot {
   pending: WebLockInfo[]
 }
 
+/** The time until an `ifAvailable` or a `steal`, and every one before it, has been called back or has failed. */
+interface Turn {
+  isOver: boolean
+  over: Promise<void>
+}
+
 /** The Web Locks API (`navigator.locks`) across machines, after the W3C specification. */
 export class WebLocks {
   readonly #engine: Engine
   readonly #defaults: Defaults
+  /** The last `ifAvailable` or `steal`. */
+  #lastTurn: Turn | undefined
 
   constructor(engine: Engine, defaults: Defaults) {
     this.#engine = engine
@@ -62,18 +70,43 @@ export class WebLocks {
     // Registered before the request: the lock may be stolen between its grant and the first time its signal is read.
     const { revocations } = this.#engine
     revocations.begin()
+    const turn = this.#takeTurn(options)
     try {
       const lock = await this.#acquire(request, options.ifAvailable === true)
-      if (!lock) return await callback(null)
       // Holders of this process whose lock was stolen reject first, as in a browser, where each callback is a task of its own.
       if (request.steal) await new Promise((resolve) => setImmediate(resolve))
+      // Not if it is over: an await of its own would let later requests that are granted in the same moment pass this one.
+      if (turn.before?.isOver === false) await turn.before.over
       // Granted, but cancelled before the callback could start: then it never does.
-      if (options.signal?.aborted) await lock.release()
+      if (options.signal?.aborted) await lock?.release()
       options.signal?.throwIfAborted()
-      return await this.#run(lock, request, callback)
+      const running = lock ? this.#run(lock, request, callback) : callback(null)
+      turn.end()
+      return await running
     } finally {
+      turn.end()
       revocations.end()
     }
+  }
+
+  /**
+   * The answer to an `ifAvailable` or a `steal` takes longer to reach its callback than a grant. Callbacks of later requests
+   * wait for it: without that they would be called first, although their requests were made later.
+   */
+  #takeTurn({ ifAvailable, steal }: WebLockOptions): { before: Turn | undefined; end: () => void } {
+    const before = this.#lastTurn
+    if (!ifAvailable && !steal) return { before, end: () => {} }
+    let end!: () => void
+    const called = new Promise<void>((resolve) => (end = resolve))
+    const turn: Turn = {
+      isOver: false,
+      over: Promise.all([before?.over, called]).then(() => {
+        turn.isOver = true
+        if (this.#lastTurn === turn) this.#lastTurn = undefined
+      }),
+    }
+    this.#lastTurn = turn
+    return { before, end }
   }
 
   async query(): Promise<WebLockSnapshot> {

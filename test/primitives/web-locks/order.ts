@@ -1,6 +1,6 @@
 /** Which requests may hold together, and which is next. */
 import { strict as assert } from 'node:assert'
-import type { Locks } from '../../../src/index.js'
+import type { Locks, WebLockOptions } from '../../../src/index.js'
 import { type Case, needing } from '../../../src/testing/case.js'
 import { type Requested, domException, hold, instances, pending, request } from './requests.js'
 
@@ -191,6 +191,47 @@ export const orderCases: Case[] = needing(
         ]
         await t.settled('all were called', Promise.all(all))
         assert.deepEqual(order, ['a1', 'a2', 'a3', 'b', 'c'])
+      },
+    },
+    {
+      name: 'requests with ifAvailable and steal are called back in the order of the requests, too',
+      async run(t) {
+        const [locks] = await instances(t, 1)
+        const order: string[] = []
+        const call = (name: string, options: WebLockOptions, label: string): Promise<unknown> =>
+          locks.request(name, options, (lock) => order.push(lock ? label : `${label}: null`))
+        const held = await hold(t, locks, 'held')
+        const all = [
+          call('a', { ifAvailable: true, mode: 'shared' }, 'a1'),
+          call('a', { mode: 'shared' }, 'a2'),
+          call('b', {}, 'b'),
+          call('held', { ifAvailable: true }, 'busy'),
+          call('c', { steal: true }, 'c'),
+          call('d', { ifAvailable: true }, 'd'),
+          call('e', {}, 'e'),
+        ]
+        await t.settled('all were called', Promise.all(all))
+        assert.deepEqual(order, ['a1', 'a2', 'b', 'busy: null', 'c', 'd', 'e'])
+        held.finish()
+        await held.outcome
+      },
+    },
+    {
+      name: 'a request that was made right after one with ifAvailable is called before later ones that are granted with it',
+      async run(t) {
+        const [locks] = await instances(t, 1)
+        const order: string[] = []
+        const call = (name: string, options: WebLockOptions, label: string): Promise<unknown> =>
+          locks.request(name, options, () => order.push(label))
+        const held = await hold(t, locks, 'held')
+        const looking = call('other', { ifAvailable: true }, 'other')
+        const all = [looking, call('held', { mode: 'shared' }, 'first')]
+        await t.settled('it was called', looking)
+        all.push(call('held', { mode: 'shared' }, 'second'))
+        await pending(t, locks, 2)
+        held.finish()
+        await t.settled('all were called', Promise.all(all))
+        assert.deepEqual(order, ['other', 'first', 'second'])
       },
     },
     {
