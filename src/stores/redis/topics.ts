@@ -128,6 +128,9 @@ const AUDIT_MS = 1_000
 /** RELOCATED_MS: pause before subscribing again once the cluster has said who serves the slot. Shorter hot-loops while a slot moves. */
 const RELOCATED_MS = 50
 
+/** UNKNOWN_MS: pause before subscribing again while the client does not know which node serves a slot. A look sends nothing. */
+const UNKNOWN_MS = 50
+
 /** Topics of all keys. No key of the core has such a name: each begins with its kind. */
 export const REVOCATIONS = '*revocations'
 export const GRANTS = '*grants'
@@ -189,6 +192,8 @@ export class Topics {
       if (pauseMs > 0) this.#auditIn(pauseMs)
       else this.#subscribe(topic, address)
     }
+    // The client does not know the cluster yet, which takes it a few milliseconds: a revocation before the next look is missed.
+    if (address === undefined) this.#auditIn(UNKNOWN_MS)
     // On a cluster slots move without anybody telling: look now and then.
     if (!topic.live || this.#adapter.cluster) this.#auditIn(AUDIT_MS)
   }

@@ -105,6 +105,19 @@ describe.each(Object.entries(clients))('%s', (_name, connect) => {
     }
   })
 
+  test('a store that listens before its client knows the cluster hears of revocations soon after its first lock', async () => {
+    const [{ store: holder }, { store: other }] = [on(await connect()), on(await connect())]
+    const lost: unknown[] = []
+    const watch = holder.watchRevoked?.((lease) => lost.push(lease))
+    const held = claim(`lock:${run}new${++counter}`)
+    expect(await holder.acquire([held])).toMatchObject([{ granted: true }])
+    // Until then a stolen lock is noticed with its next renewal only.
+    await expect.poll(() => watch?.live(), { interval: 10, timeout: 500 }).toBe(true)
+    await other.revoke?.(held.key)
+    await expect.poll(() => lost).toMatchObject([{ owner: held.owner }])
+    watch?.close()
+  })
+
   test('holders are listed over all masters, foreign ones among them', async () => {
     const { store, client } = on(await connect())
     const base = `${run}:list${++counter}:`
