@@ -104,7 +104,10 @@ export class Inspector {
 
   #prefixOf(prefix: string, options: InspectOptions): string {
     const { kind = 'lock' } = knownOptions(options, optionsOf.inspect)
-    if (typeof prefix !== 'string') throw new InvalidOptionError('prefix', prefix, 'a string')
+    // No name begins with such text, and a server that cannot even read it would look as if it were unavailable.
+    if (typeof prefix !== 'string' || !prefix.isWellFormed() || prefix.includes('\0')) {
+      throw new InvalidOptionError('prefix', prefix, 'well-formed Unicode without NUL')
+    }
     return `${kindFrom(kind)}:${this.#defaults.prefix}${prefix}`
   }
 

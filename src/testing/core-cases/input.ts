@@ -84,6 +84,17 @@ export const inputCases: Case[] = [
     },
   },
   {
+    name: 'a prefix that no name can begin with throws InvalidOptionError, and is not taken for an outage',
+    async run(t) {
+      const locks = await t.locks()
+      for (const prefix of ['nul \0 inside', 'half a pair \ud83d', '\udd12', 7, null]) {
+        const error = await rejection(locks.holders(prefix as string))
+        assert.ok(error instanceof InvalidOptionError, `${JSON.stringify(prefix)}: ${error}`)
+        assert.match(error.message, /^prefix/)
+      }
+    },
+  },
+  {
     name: 'a bad store, a bad default and a missing function throw InvalidOptionError',
     async run(t) {
       const store = await t.client()
