@@ -76,7 +76,7 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'patient', include: PATIENT, maxWorkers: 5, sequence: { groupOrder: 0 } },
+        test: { name: 'patient', include: PATIENT, maxWorkers: 6, sequence: { groupOrder: 0 } },
       },
       {
         extends: true,
