@@ -158,7 +158,8 @@ function checkTypes<A extends unknown[]>(options: IdempotencyOptions<A>): void {
   const check = (name: string, value: unknown, isRight: boolean, takes: string): void => {
     if (value !== undefined && !isRight) throw new InvalidOptionError(name, value, takes)
   }
-  check('header', header, typeof header === 'string' && header !== '', 'the name of a header')
+  const isName = typeof header === 'string' && /^[\w!#$%&'*+.^`|~-]+$/.test(header)
+  check('header', header, isName, 'the name of a header')
   check(
     'methods',
     methods,

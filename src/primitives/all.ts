@@ -106,24 +106,35 @@ async function acquireEach(engine: Engine, requests: readonly AcquireRequest[]):
 
 async function togetherOrOneByOne(engine: Engine, requests: readonly AcquireRequest[]): Promise<readonly Lock[]> {
   const { waitMs, signal } = requests[0] as AcquireRequest
-  const since = engine.world.now()
-  if (requests.length > 1 && canAcquireTogether(engine.store, requests)) {
-    const together = await engine.acquireTogether(requests)
-    const locks = Array.isArray(together) ? together : undefined
-    if (locks && signal?.aborted) void new LockGroup(locks).release()
-    signal?.throwIfAborted()
-    if (Array.isArray(together)) return together
-    // When the wait is over, each name by itself would take one more answer, and not be had either.
-    const waitedMs = engine.world.now() - since
-    const { busy, heldBy, failure } = waitedMs < waitMs ? {} : together
-    if (busy) throw engine.timedOut(busy, { waitedMs, heldBy })
-    if (failure instanceof StoreUnavailableError) {
-      const names = requests.map(({ name }) => `"${name}"`).join(', ')
-      const message = `${names} could not be acquired: ${failure.message}`
-      throw new StoreUnavailableError(message, { cause: failure.cause ?? failure })
-    }
+  const { store, world } = engine
+  const since = world.now()
+  if (requests.length === 1 || !canAcquireTogether(store, requests)) return oneByOne(engine, requests, waitMs, since)
+  const together = await engine.acquireTogether(requests)
+  const locks = Array.isArray(together) ? together : undefined
+  if (locks && signal?.aborted) void new LockGroup(locks).release()
+  signal?.throwIfAborted()
+  if (Array.isArray(together)) return together
+  const answeredAt = world.now()
+  const { busy, heldBy, failure } = together
+  // When the wait is over, each name by itself would take one more answer, and not be had either.
+  if (answeredAt - since >= waitMs) {
+    if (busy) throw engine.timedOut(busy, { waitedMs: answeredAt - since, heldBy })
+    if (failure instanceof StoreUnavailableError) throw unavailable(requests, failure)
   }
-  return oneByOne(engine, requests, waitMs, since)
+  try {
+    return await oneByOne(engine, requests, waitMs, since)
+  } catch (error) {
+    const isSilence = error instanceof StoreUnavailableError && error.cause instanceof StoreUnavailableError
+    // A store that said a moment ago that a name is busy, and has not answered since, is not unavailable.
+    if (!busy || !isSilence || world.now() - answeredAt >= store.timeoutMs) throw error
+    throw engine.timedOut(busy, { waitedMs: world.now() - since, heldBy })
+  }
+}
+
+function unavailable(requests: readonly AcquireRequest[], failure: StoreUnavailableError): StoreUnavailableError {
+  const names = requests.map(({ name }) => `"${name}"`).join(', ')
+  const message = `${names} could not be acquired: ${failure.message}`
+  return new StoreUnavailableError(message, { cause: failure.cause ?? failure })
 }
 
 /** Runs `fn` while holding all of them. Resolves only if all were held throughout. */

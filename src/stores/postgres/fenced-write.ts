@@ -77,7 +77,8 @@ async function guardIn(transaction: Transaction, options: GuardOptions): Promise
   if (typeof resource !== 'string' || resource === '' || resource.includes('\0')) {
     throw new InvalidOptionError('resource', resource, 'text of at least one character, without NUL')
   }
-  if (typeof token !== 'bigint') throw new InvalidOptionError('token', token, 'a fencing token (a bigint)')
+  if (typeof token !== 'bigint' || token < 0n || token > LARGEST_TOKEN)
+    throw new InvalidOptionError('token', token, `a fencing token (a bigint from 0 to ${LARGEST_TOKEN})`)
   if (isPool(transaction) || isPostgresJs(transaction)) {
     throw notATransaction('on a whole pool the guard and the write could be apart')
   }
@@ -96,6 +97,9 @@ async function guardIn(transaction: Transaction, options: GuardOptions): Promise
     throw error
   }
 }
+
+/** As PostgreSQL keeps it, in 8 bytes with a sign. */
+const LARGEST_TOKEN = 2n ** 63n - 1n
 
 /** The connection is not inside a transaction. */
 const NO_TRANSACTION = '25P01'

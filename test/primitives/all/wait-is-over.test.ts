@@ -60,3 +60,29 @@ test('what acquireAll is granted after its wait is over is released', async () =
   expect(remote.real.inspect('lock:a')).toEqual({ holders: [], waiters: [] })
   expect(remote.real.inspect('lock:b')).toEqual({ holders: [], waiters: [] })
 })
+
+test('acquireAll is told that a name is busy if the store said so, and its wait ends before the next answer', async () => {
+  const remote = new RemoteMemory()
+  const [theirs, ours] = [remote.locks(), remote.locks()]
+  const held = theirs.acquire('b', { ttl: 60_000 })
+  await remote.pass(10)
+  const { holder } = await held
+  // Together they are refused after 10 ms; each by itself is answered when the wait is over.
+  remote.fate = (method, n) => (method === 'acquire' ? { replyMs: n === 2 ? 10 : 500 } : undefined)
+  const refused = ours.acquireAll(['a', 'b'], { wait: 30 }).catch((error: unknown) => error)
+  await remote.pass(3_000)
+  expect(await refused).toBeInstanceOf(LockTimeoutError)
+  expect(await refused).toMatchObject({ lock: 'b', heldBy: holder })
+})
+
+test('acquireAll is told of an outage if the store fails after it said that a name is busy', async () => {
+  const remote = new RemoteMemory()
+  const [theirs, ours] = [remote.locks(), remote.locks()]
+  const held = theirs.acquire('b', { ttl: 60_000 })
+  await remote.pass(10)
+  await held
+  remote.fate = (method, n) => (method === 'acquire' && n > 2 ? 'break' : undefined)
+  const refused = ours.acquireAll(['a', 'b'], { wait: 300 }).catch((error: unknown) => error)
+  await remote.pass(3_000)
+  expect(await refused).toBeInstanceOf(StoreUnavailableError)
+})

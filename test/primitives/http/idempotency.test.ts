@@ -20,6 +20,7 @@ test('options of the wrong type are refused when the handler is made', () => {
     [{ methods: 'POST' }, 'methods takes a list of methods; it was "POST"'],
     [{ required: 'no' }, 'required takes true or false; it was "no"'],
     [{ header: 7 }, 'header takes the name of a header; it was 7'],
+    [{ header: 'a b' }, 'header takes the name of a header; it was "a b"'],
   ]
   for (const [options, says] of wrong) {
     const make = (): unknown =>

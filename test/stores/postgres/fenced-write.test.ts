@@ -131,6 +131,14 @@ describe.each(Object.entries(ways))('guarded writes with %s', (library, write) =
   )
 })
 
+test.each([-1n, 2n ** 63n])(
+  'a token of %d, which no store grants, is refused before anything is asked',
+  async (token) => {
+    const wrong = guardedWrite(pool, { resource: 'no token', token }, async () => {})
+    await expect(wrong).rejects.toThrow(/^token takes a fencing token/)
+  },
+)
+
 test('guard() outside of a transaction is refused, and the token is not taken', async () => {
   const client = await pool.connect()
   const refused = /one open transaction/
