@@ -77,8 +77,8 @@ async function guardIn(transaction: Transaction, options: GuardOptions): Promise
   if (typeof resource !== 'string' || resource === '' || resource.includes('\0')) {
     throw new InvalidOptionError('resource', resource, 'text of at least one character, without NUL')
   }
-  if (typeof token !== 'bigint' || token < 0n || token > LARGEST_TOKEN)
-    throw new InvalidOptionError('token', token, `a fencing token (a bigint from 0 to ${LARGEST_TOKEN})`)
+  if (typeof token !== 'bigint' || BigInt.asIntN(64, token) !== token)
+    throw new InvalidOptionError('token', token, 'a fencing token (a bigint of at most 64 bits)')
   if (isPool(transaction) || isPostgresJs(transaction)) {
     throw notATransaction('on a whole pool the guard and the write could be apart')
   }
@@ -97,9 +97,6 @@ async function guardIn(transaction: Transaction, options: GuardOptions): Promise
     throw error
   }
 }
-
-/** As PostgreSQL keeps it, in 8 bytes with a sign. */
-const LARGEST_TOKEN = 2n ** 63n - 1n
 
 /** The connection is not inside a transaction. */
 const NO_TRANSACTION = '25P01'

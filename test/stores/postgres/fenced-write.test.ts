@@ -131,7 +131,7 @@ describe.each(Object.entries(ways))('guarded writes with %s', (library, write) =
   )
 })
 
-test.each([-1n, 2n ** 63n])(
+test.each([2n ** 63n, -(2n ** 63n) - 1n])(
   'a token of %d, which no store grants, is refused before anything is asked',
   async (token) => {
     const wrong = guardedWrite(pool, { resource: 'no token', token }, async () => {})
