@@ -253,6 +253,21 @@ test('close() ends the connections that the store opened beside a borrowed pool,
   }
 })
 
+test('close() ends a wait for an advisory lock that has only just begun', async () => {
+  const url = urls['postgres+advisory']?.() ?? ''
+  const [theirs, ours] = await Promise.all([openLocks(url), openLocks(url)])
+  const lock = await theirs.acquire('waited-for')
+  // Without a session yet: the first attempt is under way when closing calls it back.
+  const refused = expect(ours.acquire('waited-for')).rejects.toThrow(ClosedError)
+  const began = performance.now()
+  await ours.close()
+  // The server keeps a waiter in its queue for up to 5 s.
+  expect(performance.now() - began).toBeLessThan(4_000)
+  await refused
+  await lock.release()
+  await theirs.close()
+})
+
 test('a request after close() subscribes to nothing', async () => {
   const store = redis(ioredisClient())
   cleanups.push(() => store.close())

@@ -49,13 +49,13 @@ export class Acquiring {
     const lock = this.#heldLocks.lock(id)
     const turn = lock.enter()
     const session = turn || lock.holders.size > 0 ? undefined : this.#sessions.ready(ttlClassOf(claim.ttlMs))
-    if (!session) return void this.#tryInTurn(lock, turn, claim).then(decided)
+    if (!session) return void this.#tryInTurn(lock, turn, claim, decided)
     // The usual case: no other holder or caller in this process, so the one statement is all there is to wait for.
     session.try(
       attemptOf(id, claim, false, (outcome) => {
         const failure = 'error' in outcome && outcome
         if (failure && failure.error instanceof SessionLost) {
-          return void this.#tryInTurn(lock, undefined, claim).then(decided)
+          return void this.#tryInTurn(lock, undefined, claim, decided)
         }
         const decision = failure ? unknown(failure.error) : this.#record(session, lock, claim, outcome as TryResult)
         lock.leave()
@@ -67,7 +67,7 @@ export class Acquiring {
   /** One attempt, without waiting in the queue. */
   tryOnce(claim: Claim): Promise<Answer> {
     const lock = this.#heldLocks.lock(this.#keys.idOf(claim.key))
-    return this.#tryInTurn(lock, lock.enter(), claim)
+    return new Promise((resolve) => void this.#tryInTurn(lock, lock.enter(), claim, resolve))
   }
 
   /** All or none. */
@@ -91,15 +91,22 @@ export class Acquiring {
     }
   }
 
-  async #tryInTurn(lock: HeldLock, turn: Promise<void> | undefined, claim: Claim): Promise<Answer> {
+  async #tryInTurn(
+    lock: HeldLock,
+    turn: Promise<void> | undefined,
+    claim: Claim,
+    decided: (answer: Answer) => void,
+  ): Promise<void> {
     await turn
+    let decision: Answer
     try {
-      return (await this.#regrant(claim)) ?? (await this.#retryIfSessionLost(() => this.#tryOnSession(lock, claim)))
+      decision = (await this.#regrant(claim)) ?? (await this.#retryIfSessionLost(() => this.#tryOnSession(lock, claim)))
     } catch (error) {
-      return unknown(error)
-    } finally {
-      lock.leave()
+      decision = unknown(error)
     }
+    lock.leave()
+    // In the same step: a release that waited for its turn has to find the claim in the queue, which would else stay there.
+    decided(decision)
   }
 
   /** An owner that already holds the lock gets its own grant again, with the ttl counted from now. */
