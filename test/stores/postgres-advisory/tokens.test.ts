@@ -193,6 +193,12 @@ describe('the sequence', () => {
     await ask(holder, held)
     const answer = ask(waiter, wanted)
     await until('it waits', async () => (await fixture.query('SELECT 1 FROM pg_locks WHERE NOT granted')).length > 0)
+    // A session that is still being prepared would make the sequence anew.
+    await until('no other statement runs', async () => {
+      const others = `SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+        AND state <> 'idle' AND wait_event_type IS DISTINCT FROM 'Lock'`
+      return (await fixture.query(others)).length === 0
+    })
     await fixture.query('DROP SEQUENCE leasehold_advisory_token')
     await holder.release([held])
     expect((await answer).granted).toBe('unknown')
