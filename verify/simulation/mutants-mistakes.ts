@@ -33,6 +33,13 @@ export const MISTAKES: readonly Mutant[] = [
 `,
         replace: '',
       },
+      // Otherwise it waits for that release as well.
+      {
+        file: 'core/cleanup.ts',
+        find: `      await this.#batcher.released()
+`,
+        replace: '',
+      },
     ],
   },
   {
@@ -194,8 +201,8 @@ export const MISTAKES: readonly Mutant[] = [
     edits: [
       {
         file: MEMORY_TABLE,
-        find: 'const first = Math.max(this.#lastToken + 1, Math.floor(now * 1_000))',
-        replace: 'const first = Math.min(this.#lastToken + 1, now, 1)',
+        find: 'const token = this.#nextToken(now)',
+        replace: 'const token = now > 0 ? 1n : this.#nextToken(now)',
       },
     ],
   },

@@ -110,13 +110,13 @@ export const TENANCY_MUTANTS: readonly Mutant[] = [
     edits: [
       {
         file: MEMORY_TABLE,
-        find: 'const first = Math.max(this.#lastToken + 1, Math.floor(now * 1_000))',
-        replace: 'const first = this.#lastToken + 1',
+        find: 'const clock = BigInt(Math.floor(now * 1_000))',
+        replace: 'const clock = 0n',
       },
       {
         file: MEMORY_TABLE,
-        find: 'this.#lastToken = tokens === undefined ? first : first + tokens - 1',
-        replace: 'this.#lastToken = first',
+        find: 'this.#lastToken = tokens === undefined ? token : token + BigInt(tokens - 1)',
+        replace: 'this.#lastToken = token',
       },
     ],
   },
