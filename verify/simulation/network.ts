@@ -53,8 +53,8 @@ export class Connection implements Wire {
   calls = 0
   closedAt: number = Number.POSITIVE_INFINITY
   readonly lateCalls: { call: string; owner: string }[] = []
-  /** Owners whose requests were so slow that they were granted only when the process was closed: their answer is released. */
-  readonly #grantedLate = new Set<string>()
+  /** Owners whose requests were so slow that they were granted only when the process was closed, or whose release failed: `close` tries once. */
+  readonly #excused = new Set<string>()
   readonly #sim: Simulation
   readonly #server: Server
   readonly #shape: Shape
@@ -228,7 +228,7 @@ export class Connection implements Wire {
         this.#serve(method, sent, (answer) => {
           if (late) this.#noteLate(method, sent, answer)
           else if (method === 'acquire' && sim.now >= this.closedAt)
-            for (const { owner } of sent[0] as Claim[]) this.#grantedLate.add(owner)
+            for (const { owner } of sent[0] as Claim[]) this.#excused.add(owner)
           if (sim.trace) sim.note(undefined, `${process.label} ${call}: ${describe(answer)}`)
           if (fate === 'loseReply') return lose()
           const back = this.#inOrder('reply', sim.now + this.#latency() + (fate === 'slowReply' ? slow : 0))
@@ -250,12 +250,13 @@ export class Connection implements Wire {
     if (!Array.isArray(sent[0])) return
     for (const [i, { owner }] of (sent[0] as LeaseId[]).entries()) {
       const released = (answer as { outcome?: string }[])[i]?.outcome
-      if (method === 'release' && (released !== 'released' || this.#grantedLate.has(owner))) continue
+      if (method === 'release' && (released !== 'released' || this.#excused.has(owner))) continue
       this.lateCalls.push({ call: method, owner })
     }
   }
 
   #note(method: string, sent: unknown[], failed: boolean): void {
+    if (method === 'release' && failed) for (const { owner } of sent[0] as LeaseId[]) this.#excused.add(owner)
     if (method !== 'acquire' || !this.#shape.blocks) return
     for (const { key } of sent[0] as Claim[]) {
       if (failed) this.#failed.add(keyOf(key))

@@ -239,6 +239,8 @@ class Stage {
 
   /** Users close their client when `close` has settled: what is not released by then stays busy for its ttl. */
   #lookForLateCalls(): void {
+    // Its mistakes keep releases from being made.
+    if (this.#plan.shape.odd) return
     for (const { process, lateCalls } of this.#connections) {
       const ofProcess = this.#judge.actors.filter((actor) => actor.process === process)
       const isLost = (owner: string): boolean =>
