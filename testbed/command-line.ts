@@ -1,6 +1,6 @@
 import { parseArgs, type ParseArgsConfig } from 'node:util'
 
-/** As in sysexits.h, and as the command line of the package itself. */
+/** The exit status for wrong usage, as in sysexits.h and as of the package's own command line. */
 const USAGE_ERROR = 64
 
 /** The options of a command of this repository. `--help` prints its usage; a mistake is told with it, instead of a stack trace. */

@@ -190,7 +190,7 @@ export class DistributedLock {
         return mine
       } catch (error) {
         await this.#leave(lockName, mine)
-        // Gone without notice: then it is to be acquired, as if the loss had been known before.
+        // A lock that is gone without notice is acquired anew, as if the loss had been known before.
         if (!(error instanceof LockLostError)) throw error
       }
     }

@@ -75,7 +75,7 @@ export class WebLocks {
       const lock = await this.#acquire(request, options.ifAvailable === true)
       // Holders of this process whose lock was stolen reject first, as in a browser, where each callback is a task of its own.
       if (request.steal) await new Promise((resolve) => setImmediate(resolve))
-      // Not if it is over: an await of its own would let later requests that are granted in the same moment pass this one.
+      // A turn that is over is not awaited: the await would let later requests that are granted in the same moment pass this one.
       if (turn.before?.isOver === false) await turn.before.over
       // Granted, but cancelled before the callback could start: then it never does.
       if (options.signal?.aborted) await lock?.release()
