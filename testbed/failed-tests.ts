@@ -3,6 +3,11 @@ import type { Reporter, TestCase, TestModule } from 'vitest/node'
 
 const SHOWN = 600
 
+interface Described {
+  message?: string
+  cause?: unknown
+}
+
 export default class FailedTests implements Reporter {
   onTestRunEnd(modules: readonly TestModule[]): void {
     const failed = modules.flatMap((module) => [
@@ -15,6 +20,14 @@ export default class FailedTests implements Reporter {
 }
 
 function lineOf(test: TestCase): string {
-  const message = test.result().errors?.[0]?.message ?? ''
+  const messages: string[] = []
+  for (
+    let error: Described | undefined = test.result().errors?.[0];
+    error;
+    error = error.cause as Described | undefined
+  ) {
+    messages.push(error.message ?? '')
+  }
+  const message = messages.join('\ncaused by: ')
   return `${test.fullName}\n    ${message.slice(0, SHOWN).replaceAll('\n', '\n    ')}`
 }
