@@ -15,6 +15,8 @@ export interface OwnSession {
   send(sql: string, afterwards?: string): Promise<string | undefined>
   /** Sets whether the connection keeps the process alive. */
   keepAlive(on: boolean): void
+  /** The connection is ended when it has carried nothing for this many milliseconds. Undefined: it stays open. */
+  readonly idleMs?: number | undefined
   /** Ends the connection, whatever its state, within half a second. */
   end(): Promise<void>
 }
@@ -76,6 +78,7 @@ export class OwnConnection {
   /** Fails the message that is under way, because its connection broke. */
   #fail: (() => void) | undefined
   #busy = false
+  #cancelIdle = (): void => {}
   /** Settles when all messages have been answered. */
   #working: Promise<void> = Promise.resolve()
   #notBefore = 0
@@ -122,7 +125,10 @@ export class OwnConnection {
 
   async #end(): Promise<void> {
     const session = this.#session
+    this.#cancelIdle()
     this.#session = this.#opened = undefined
+    // A message that is under way would otherwise be waited for by those behind it, which go to the next connection.
+    this.#fail?.()
     await session?.then(
       (open) => open.end(),
       () => {},
@@ -135,6 +141,7 @@ export class OwnConnection {
 
   async #work(): Promise<void> {
     this.#busy = true
+    this.#cancelIdle()
     const session =
       this.#opened ??
       (await this.#connect().catch((error: unknown) => new NotConnectedError(String(error), { cause: error })))
@@ -143,7 +150,8 @@ export class OwnConnection {
       this.#busy = false
       return
     }
-    for (let job = this.#next(); job; job = this.#next()) {
+    // One that was given up while it was being opened carries nothing: it ends before it could answer.
+    for (let job = this.#next(session); job; job = this.#next(session)) {
       const carried = this.#carryOut(job, session)
       // After the first message has left: a waiter in another process waits for it.
       session.keepAlive(true)
@@ -154,9 +162,13 @@ export class OwnConnection {
     if (this.#urgent.length + this.#others.length > 0) await this.#work()
     // A call that was answered after the last store had closed has opened the connection again.
     else if (this.#users <= 0) await this.#end()
+    else if (session.idleMs !== undefined && this.#opened === session) {
+      this.#cancelIdle = realWorld.after(session.idleMs, () => void this.#end())
+    }
   }
 
-  #next(): PendingMessage | undefined {
+  #next(session: OwnSession): PendingMessage | undefined {
+    if (session !== this.#opened) return undefined
     return this.#urgent.shift() ?? this.#others.shift()
   }
 

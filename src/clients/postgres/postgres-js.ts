@@ -31,18 +31,21 @@ export class PostgresJsDriver implements PostgresDriver {
 
   /** A client with the user's options and one connection. */
   ownConnection(): OwnConnection {
-    return ownConnectionOf(this.#sql, async (broken) => openSession(await this.#another(broken)))
+    return ownConnectionOf(this.#sql, async (broken) => {
+      if (!this.#sql.options) throw new Error('this version of postgres.js does not tell how it connects')
+      const { idle_timeout } = this.#sql.options as { idle_timeout?: number | null }
+      const idleMs = (idle_timeout ?? IDLE_SECONDS) * 1_000
+      return openSession(await this.#another(broken), idleMs > 0 ? idleMs : undefined)
+    })
   }
 
   async #another(broken: () => void): Promise<OwnSql> {
     const { default: postgres } = (await import('postgres')) as unknown as { default: (options: object) => OwnSql }
-    if (!this.#sql.options) throw new Error('this version of postgres.js does not tell how it connects')
-    const { idle_timeout } = this.#sql.options as { idle_timeout?: number | null }
     const sql = postgres({
       ...this.#sql.options,
       max: 1,
-      // Without it the connection would keep the process alive for ever.
-      idle_timeout: idle_timeout ?? IDLE_SECONDS,
+      // postgres.js would also close it under a message that is just being sent.
+      idle_timeout: null,
       max_lifetime: null,
       fetch_types: false,
       // The default pause grows to 20 s, in which locks run out.
@@ -107,8 +110,10 @@ interface OwnSql {
   end(options: { timeout: number }): Promise<void>
 }
 
-function openSession(sql: OwnSql): OwnSession {
+function openSession(sql: OwnSql, idleMs: number | undefined): OwnSession {
   return {
+    // The socket, which postgres.js does not expose, would keep the process alive for ever.
+    idleMs,
     send: async (text, afterwards) =>
       afterwards === undefined ? valueOf(await sql.unsafe(text)) : sendBoth(sql, inTwoTransactions(text, afterwards)),
     // postgres.js does not expose the socket; the store ends the connection.

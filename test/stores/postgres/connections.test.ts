@@ -1,10 +1,11 @@
 /** Which connections are used for what, and how many. */
 import { Pool } from 'pg'
+import postgresJs from 'postgres'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
+import { type PostgresServer, startPostgres, startProxy } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/locks.js'
-import { ALL } from '../../../src/store.js'
-import { migrate, postgres } from '../../../src/stores/postgres/index.js'
+import { ALL, type Claim, type LeaseId } from '../../../src/store.js'
+import { migrate, type PostgresClient, postgres } from '../../../src/stores/postgres/index.js'
 import { clientOf, type Library } from '../../../testbed/postgres/fixture.js'
 
 let server: PostgresServer
@@ -90,6 +91,52 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
       .toBe('0')
   })
 
+  test.concurrent('a renewal is answered although the connection for it was given up while it was being opened', async () => {
+    const proxy = await startProxy(server.port)
+    const { client, end } = clientOf(library, proxy.through(await database()))
+    const store = postgres(client, { listen: false })
+    const lease = { key: 'lock:a', owner: 'a' }
+    await store.now?.()
+    // Opening takes at least 1.2 s: longer than a store that becomes idle waits for what is under way.
+    proxy.delay(300)
+    expect(await store.acquire([{ ...lease, weight: ALL, capacity: ALL, ttlMs: 60_000 }])).toMatchObject([
+      { granted: true },
+    ])
+    store.idle?.()
+    await new Promise((resolve) => setTimeout(resolve, 800))
+    const renewed = store.renew([{ ...lease, ttlMs: 60_000 }])
+    proxy.delay(0)
+    expect(await renewed).toMatchObject([{ outcome: 'ours' }])
+    await store.close()
+    await end()
+    await proxy.stop()
+  })
+
+  test.concurrent('a renewal is answered although a release before it was given up when the store became idle', async () => {
+    const url = await database()
+    const proxy = await startProxy(server.port)
+    const { client, end } = clientOf(library, proxy.through(url))
+    const store = postgres(client, { listen: false })
+    const [a, b] = ['a', 'b'].map((owner) => ({ key: `lock:${owner}`, owner }))
+    const claims = [a, b].map((lease) => ({ ...lease, weight: ALL, capacity: ALL, ttlMs: 60_000 }))
+    await store.acquire(claims as Claim[])
+    await store.renew([{ ...(b as LeaseId), ttlMs: 60_000 }])
+    proxy.stall('replies')
+    const released = Promise.allSettled([store.release([a as LeaseId])])
+    await new Promise((resolve) => setTimeout(resolve, 50))
+    store.idle?.()
+    // Longer than a store that becomes idle waits for what is under way, and than its connection takes to end.
+    await new Promise((resolve) => setTimeout(resolve, 1_200))
+    await proxy.heal()
+    const askedAt = performance.now()
+    expect(await store.renew([{ ...(b as LeaseId), ttlMs: 60_000 }])).toMatchObject([{ outcome: 'ours' }])
+    expect(performance.now() - askedAt).toBeLessThan(1_000)
+    await released
+    await store.close()
+    await end()
+    await proxy.stop()
+  })
+
   test.concurrent('heartbeats and releases take the pool where no further connection can be had', async () => {
     const url = await database()
     const role = `few_${library.replace('.', '')}`
@@ -109,4 +156,22 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     await store.close()
     await end()
   })
+})
+
+test.concurrent('a connection that postgres.js would close as idle answers the renewal that arrives just then', async () => {
+  const idleMs = 20
+  const sql = postgresJs(await database(), { idle_timeout: idleMs / 1_000, onnotice: () => {}, fetch_types: false })
+  const store = postgres(sql as unknown as PostgresClient, { listen: false })
+  const lease = { key: 'lock:a', owner: 'a' }
+  await store.acquire([{ ...lease, weight: ALL, capacity: ALL, ttlMs: 60_000 }])
+  const outcomes = new Map<string, number>()
+  for (let i = 0; i < 150; i++) {
+    const [renewed] = await store.renew([{ ...lease, ttlMs: 60_000 }])
+    const outcome = renewed?.outcome === 'unknown' ? String(renewed.error) : String(renewed?.outcome)
+    outcomes.set(outcome, (outcomes.get(outcome) ?? 0) + 1)
+    await new Promise((resolve) => setTimeout(resolve, idleMs - 2 + (i % 5)))
+  }
+  expect([...outcomes]).toEqual([['ours', 150]])
+  await store.close()
+  await sql.end()
 })
