@@ -22,6 +22,8 @@ export class AdvisorySessions {
   outage: unknown
   /** Sessions that are being opened, by the class of ttl they are for; undefined: for anything. */
   readonly #pending = new Map<number | undefined, Promise<AdvisorySession>>()
+  /** No instance uses the store: no session is kept for the next request. */
+  #resting = false
   #closed: Promise<void> | undefined
 
   constructor(options: AdvisorySessionOptions, maxSessions: number) {
@@ -40,6 +42,7 @@ export class AdvisorySessions {
 
   /** An open session for locks of this class: never one that waits, and among the others the one with most locks. */
   ready(ttlClass?: number): AdvisorySession | undefined {
+    this.#resting = false
     let best: AdvisorySession | undefined
     for (const session of this.#open) {
       if (session.waiting || session.stalled || session.lost) continue
@@ -119,6 +122,12 @@ export class AdvisorySessions {
     return { waits: waits !== 'f', blocker: pid ? { owner } : undefined }
   }
 
+  /** Ends the sessions that nobody uses, until the next request. */
+  rest(): void {
+    this.#resting = true
+    for (const session of [...this.#open]) this.#closeIdle(session)
+  }
+
   close(): Promise<void> {
     this.#closed ??= Promise.all(this.#open.splice(0).map((session) => session.close())).then(() => {})
     return this.#closed
@@ -171,9 +180,9 @@ export class AdvisorySessions {
     this.#onLost(session, error)
   }
 
-  /** Closes a session that has been idle, but never the last one: opening one takes longer than a whole acquisition. */
+  /** Closes a session that has been idle, but not the last one of a store in use: opening one takes longer than a whole acquisition. */
   #closeIdle(session: AdvisorySession): void {
-    if (this.#open.length < 2 || !session.free) return
+    if (!session.free || (this.#open.length < 2 && !this.#resting)) return
     this.#open.splice(this.#open.indexOf(session), 1)
     void session.close()
   }

@@ -151,6 +151,10 @@ export class AdvisoryStore implements Store {
     return this.#sessions.outage
   }
 
+  idle(): void {
+    this.#sessions.rest()
+  }
+
   close(): Promise<void> {
     this.#closed ??= this.#close()
     return this.#closed
