@@ -24,6 +24,8 @@ export class Closing {
   #closed: Promise<void> | undefined
   /** Ends the time that work was given to finish. Set while it lasts. */
   #hurry: (() => void) | undefined = undefined
+  /** The timers that would end it: each call of `close()` has one, and each keeps the process alive. */
+  readonly #limits: (() => void)[] = []
 
   constructor(host: ClosingHost) {
     this.#host = host
@@ -31,7 +33,7 @@ export class Closing {
 
   close(graceMs: number): Promise<void> {
     // A second call may shorten the time that the first one gave, and never prolongs it.
-    if (this.#closed && this.#hurry) this.#host.world.after(graceMs, this.#hurry, true)
+    if (this.#closed && this.#hurry) this.#limits.push(this.#host.world.after(graceMs, this.#hurry, true))
     this.#closed ??= this.#close(graceMs)
     return this.#closed
   }
@@ -69,12 +71,10 @@ export class Closing {
     const { held, world } = this.#host
     if (held.size === 0 || graceMs === 0) return
     await new Promise<void>((resolve) => {
-      const cancel = world.after(graceMs, resolve, true)
-      this.#hurry = () => {
-        cancel()
-        resolve()
-      }
+      this.#hurry = resolve
+      this.#limits.push(world.after(graceMs, resolve, true))
     })
     this.#hurry = undefined
+    for (const cancel of this.#limits.splice(0)) cancel()
   }
 }
