@@ -126,7 +126,7 @@ export class NodeChannels {
     const known = this.#subscribers[i]
     if (known) return known
     const subscriber = (this.#nodes[i] as NodeConnection).adapter.listen('', {
-      message: (name, text) => this.#channels.get(name)?.on.message(i, text),
+      message: (name, text) => this.#receive(i, name, text),
       broken: () => {
         if (this.#subscribers[i] === subscriber) this.#handleBroken(i)
       },
@@ -135,6 +135,15 @@ export class NodeChannels {
     this.#subscribers[i] = subscriber
     this.#witness(subscriber)
     return subscriber
+  }
+
+  /** Anybody may publish on a channel: what is no message of leasehold must not end the process. */
+  #receive(i: number, name: string, text: string): void {
+    try {
+      this.#channels.get(name)?.on.message(i, text)
+    } catch {
+      // Messages are hints: a waiter asks again by itself, and a holder with its next renewal.
+    }
   }
 
   /**

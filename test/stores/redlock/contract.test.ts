@@ -131,6 +131,24 @@ describe('revocations', () => {
     expect(await store.renew([{ key, owner, ttlMs: 20_000 }])).toMatchObject([{ outcome: 'ours' }])
   })
 
+  test('what is no message of leasehold on a channel of its own harms nobody', async () => {
+    const { key, owner } = await granted(claim(fresh()))
+    const losses = await reportedLosses(store, [])
+    const watched = store.watch?.(key, () => {}) as Watch
+    expect(await watched.ready).toBe(true)
+    // Without a guard, ioredis throws what its listeners throw, and the process ends.
+    for (const server of servers.all) {
+      const channels = (await server.command('PUBSUB', 'CHANNELS', 'leasehold:*')) as string[]
+      expect(channels.length).toBeGreaterThan(1)
+      for (const channel of channels)
+        for (const junk of ['hello', 'null', '7', '{}', '[]', '[[]]', ''])
+          await server.command('PUBLISH', channel, junk)
+    }
+    await servers.store().revoke?.(key)
+    await vi.waitFor(() => expect(losses.revoked).toContainEqual({ key, owner }), SOON)
+    watched.close()
+  })
+
   test('a loss of every lease is possible after too few servers were subscribed for a while', async () => {
     const own = await Servers.start(3)
     onTestFinished(() => own.stop())
