@@ -104,7 +104,10 @@ export abstract class ClientEvents {
       if (listening) emitter.on(event, listener)
       else emitter.off(event, listener)
     }
-    if (listening) this.resumed()
+    if (!listening) return
+    // Of before: the client may have connected since.
+    this.lastError = undefined
+    this.resumed()
   }
 }
 

@@ -285,8 +285,10 @@ export class RedisStore implements Store {
     return lastError ?? (this.#adapter.closed() ? this.#adapter.whyNotReady() : undefined)
   }
 
+  /** What happens to the servers from now on is not heard of, so nothing that is known of them counts for the next instance. */
   idle(): void {
     this.#adapter.rest()
+    this.#readiness.forget()
   }
 
   close(): Promise<void> {

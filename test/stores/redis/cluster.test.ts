@@ -250,3 +250,18 @@ test('a listing misses nothing while other processes say which indexes they use'
   expect(moved).toBeGreaterThan(0)
   expect(new Set(views.map(({ key }) => key)).size).toBe(names.length)
 })
+
+test('what an idle store knew of the servers does not count for the next locks on it', async () => {
+  const { client } = on(await clusterOf.ioredis6(cluster))
+  const store = redis(client, { listForeign: false })
+  cleanups.push(() => store.close())
+  const locks = createLocks(store)
+  await (await locks.acquire(`idle:${run}`)).release()
+  await locks.close()
+  // As after a restart that the store does not hear of, since it listens to nothing now.
+  for (const slot of [0, 6_000, 12_000]) await (await cluster.masterOf(slot)).command('FLUSHALL')
+  const next = createLocks(store)
+  const lock = await next.acquire(`idle:${run}`)
+  expect((await next.holders(`idle:${run}`)).map(({ holder }) => holder)).toEqual([lock.holder])
+  await next.close({ grace: 0 })
+})
