@@ -1,7 +1,8 @@
 import type { PgClient } from './types.js'
 import { realWorld } from '../../util/world.js'
 import type { NotificationListener, NotificationHandler } from './driver.js'
-import { clientsLike, endSoon } from './pg-session.js'
+import { endClient } from './end-client.js'
+import { clientsLike } from './pg-session.js'
 
 /** First pause before the connection is opened again, in milliseconds. Doubles with each attempt. Shorter hot-loops while the server is down. */
 const FIRST_PAUSE_MS = 50
@@ -132,7 +133,7 @@ class PgListener {
     this.#client = undefined
     this.#listening = false
     this.#last = Promise.resolve()
-    return endSoon(client)
+    return endClient(client)
   }
 }
 

@@ -17,7 +17,7 @@ export interface OwnSession {
   keepAlive(on: boolean): void
   /** The connection is ended when it has carried nothing for this many milliseconds. Undefined: it stays open. */
   readonly idleMs?: number | undefined
-  /** Ends the connection, whatever its state, within half a second. */
+  /** Ends the connection, whatever its state, within a second. */
   end(): Promise<void>
 }
 
@@ -127,8 +127,6 @@ export class OwnConnection {
     const session = this.#session
     this.#cancelIdle()
     this.#session = this.#opened = undefined
-    // A message that is under way would otherwise be waited for by those behind it, which go to the next connection.
-    this.#fail?.()
     await session?.then(
       (open) => open.end(),
       () => {},

@@ -1,3 +1,4 @@
+import { endClient } from './end-client.js'
 import { isConnectionLost } from './errors.js'
 import type { PgClient, PgConnection, RawQuery } from './types.js'
 import { realWorld } from '../../util/world.js'
@@ -79,7 +80,7 @@ export async function openSession(client: PgClient, broken: () => void, timeoutM
       }
     },
     keepAlive: (on) => (on ? client.ref?.() : client.unref?.()),
-    end: () => endSoon(client),
+    end: () => endClient(client),
   }
 }
 
@@ -93,7 +94,7 @@ function sendOne(client: PgClient, sql: string): Promise<string | undefined> {
 function connectWithin(client: PgClient, timeoutMs: number): Promise<void> {
   return new Promise((resolve, reject) => {
     const cancel = realWorld.after(timeoutMs, () => {
-      void endSoon(client)
+      void endClient(client)
       reject(new Error('the server did not answer'))
     })
     client.connect().then(
@@ -106,18 +107,5 @@ function connectWithin(client: PgClient, timeoutMs: number): Promise<void> {
         reject(error as Error)
       },
     )
-  })
-}
-
-/** Ends the client in order, which may wait for a server that is gone: for half a second at most. */
-export function endSoon(client: { end(): Promise<void> }): Promise<void> {
-  return new Promise((resolve) => {
-    // The connection does not keep the process alive, so the timer does: the caller awaits `close()`.
-    const cancel = realWorld.after(500, resolve, true)
-    const done = (): void => {
-      cancel()
-      resolve()
-    }
-    client.end().then(done, done)
   })
 }

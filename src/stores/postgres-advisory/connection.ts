@@ -1,3 +1,4 @@
+import { endClient } from '../../clients/postgres/end-client.js'
 import { isConnectionLost } from '../../clients/postgres/errors.js'
 import type { PgClient, PgConnection, RawQuery, TextRow } from '../../clients/postgres/types.js'
 import type { World } from '../../util/world.js'
@@ -168,29 +169,4 @@ class PreparedQuery implements RawQuery {
   handleCommandComplete(): void {}
   handleEmptyQuery(): void {}
   handlePortalSuspended(): void {}
-}
-
-/**
- * END_MS: how long an orderly end of a connection may take. Longer than it takes on a busy machine; without a bound, a peer
- * that does not answer any more would keep `close()` waiting for ever.
- */
-const END_MS = 1_000
-
-/** Ends a connection in whatever state it is. */
-export function endClient(client: PgClient, world: World): Promise<void> {
-  return new Promise((resolve) => {
-    const destroy = (): void => {
-      client.connection?.stream?.destroy()
-      resolve()
-    }
-    // The timer keeps the process alive, because the caller of the store's close() awaits it.
-    const cancel = world.after(END_MS, destroy, true)
-    void client
-      .end()
-      .catch(() => {})
-      .then(() => {
-        cancel()
-        resolve()
-      })
-  })
 }

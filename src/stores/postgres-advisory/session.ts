@@ -1,5 +1,6 @@
 import type { PgClient, TextRow } from '../../clients/postgres/types.js'
-import { AdvisoryConnection, endClient } from './connection.js'
+import { endClient } from '../../clients/postgres/end-client.js'
+import { AdvisoryConnection } from './connection.js'
 import { SessionLost, toLeaseholdError } from './errors.js'
 import type { LockId } from './keys.js'
 import {

@@ -2,7 +2,7 @@ import { errorCode, isConnectionLost } from '../../clients/postgres/errors.js'
 import type { PgClient, PgPool, TextRow } from '../../clients/postgres/types.js'
 import { InvalidOptionError, LeaseholdError, StoreUnavailableError, UnsupportedError } from '../../errors.js'
 import type { World } from '../../util/world.js'
-import { endClient } from './connection.js'
+import { endClient } from '../../clients/postgres/end-client.js'
 import { poolerError } from './errors.js'
 import { type AdvisoryStatements, FACTS, SETTINGS } from './statements.js'
 
