@@ -62,30 +62,26 @@ export class ServerFunctions {
       `SELECT pg_catalog.set_config('lock_timeout', '${Math.ceil(ownLockMs)}', true), ${this.#functions}flush() ` +
       `WHERE pg_catalog.current_setting('leasehold.deferred', true) OPERATOR(pg_catalog.<>) ''`
     this.#own = driver.ownConnection(timeoutMs)
-    this.watchConnections()
+    this.attend()
   }
 
-  watchConnections(): void {
+  /** The store is used: a listener is on the pool, and leasehold's own connection is opened when it is needed. */
+  attend(): void {
     this.#unwatch ??= this.#driver.onConnectionLost(() => {
       this.#broke = true
     })
+    if (this.#usesOwn || this.#closed) return
+    this.#usesOwn = true
+    this.#own.use()
   }
 
-  /** Takes the listener off the pool, until `watchConnections()`, and ends leasehold's own connection, until the next call on it. */
+  /** Takes the listener off the pool and ends leasehold's own connection, until `attend()`. */
   rest(): void {
     this.#unwatch?.()
     this.#unwatch = undefined
     if (!this.#usesOwn) return
     this.#usesOwn = false
     this.#rested = this.#own.close()
-  }
-
-  #attend(): OwnConnection {
-    if (!this.#usesOwn && !this.#closed) {
-      this.#usesOwn = true
-      this.#own.use()
-    }
-    return this.#own
   }
 
   /** Calls leasehold_<name> on a connection of the user's pool. */
@@ -113,7 +109,7 @@ export class ServerFunctions {
 
   /** Opens leasehold's own connection, so that the first release need not wait for it. */
   warm(): void {
-    this.#attend().warm()
+    if (this.#usesOwn) this.#own.warm()
   }
 
   async close(): Promise<void> {
@@ -126,8 +122,10 @@ export class ServerFunctions {
     return this.#driver.run(this.#preamble + this.#call(name, args), this.#options.timeoutMs)
   }
 
+  /** What is asked of an idle store comes late, and opens no connection that nobody would end. */
   #apart(name: string, args: string, options: { urgent?: boolean; afterwards?: string }): Promise<string | undefined> {
-    return this.#attend().run(this.#ownPreamble + this.#call(name, args), this.#options.timeoutMs, options)
+    if (!this.#usesOwn) return Promise.reject(new NotConnectedError('the store is idle'))
+    return this.#own.run(this.#ownPreamble + this.#call(name, args), this.#options.timeoutMs, options)
   }
 
   #call(name: string, args: string): string {

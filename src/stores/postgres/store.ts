@@ -258,7 +258,7 @@ class Postgres implements Store {
   }
 
   onPossibleLoss(listener: () => void): () => void {
-    this.#calls.watchConnections()
+    this.#calls.attend()
     this.#possibleLossListeners.add(listener)
     return () => this.#possibleLossListeners.delete(listener)
   }
