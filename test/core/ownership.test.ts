@@ -119,6 +119,24 @@ test.concurrent.each(['redis', 'postgres', 'postgres+advisory'])(
   },
 )
 
+test.concurrent.each(['redis', 'postgres', 'postgres+advisory'])(
+  'a process that closed the locks of openLocks(%s) while the server is silent exits by itself',
+  async (kind) => {
+    const url = urls[kind]?.() ?? ''
+    const proxy = await startProxy(Number(new URL(url).port))
+    cleanups.push(() => proxy.stop())
+    const script = new URL('./close-while-silent.child.ts', import.meta.url)
+    const child = startChild<{ closedAt: number }>(script, [proxy.through(url)], (kill) => cleanups.push(kill))
+    await child.next()
+    proxy.stall()
+    child.tell({})
+    const { closedAt } = await child.next()
+    expect(await child.ended).toBe(0)
+    // A socket that nobody destroys keeps it alive until the server speaks again.
+    expect(Date.now() - closedAt).toBeLessThan(20_000)
+  },
+)
+
 const attempts: Record<string, (locks: Locks, name: string, signal: AbortSignal) => Promise<unknown>> = {
   tryAcquire: (locks, name) => locks.tryAcquire(name),
   'tryAcquire with a signal': (locks, name, signal) => locks.tryAcquire(name, { signal }),
@@ -298,6 +316,18 @@ test.each(Object.keys(borrowed))('a store outlives the locks on it, in sequence 
   expect(await three.withLock('later', () => 'held again')).toBe('held again')
   expect(clients.map(counts)).toEqual(attached)
   await three.close()
+})
+
+test('calls of close() leave no timer behind that keeps the process alive', async () => {
+  const timers = (): number => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout').length
+  const before = timers()
+  const locks = createLocks(memory())
+  const lock = await locks.acquire('a')
+  const closed = [locks.close({ grace: '30s' }), locks.close(), locks.close({ grace: '1m' })]
+  expect(timers()).toBeGreaterThan(before)
+  await lock.release()
+  await Promise.all(closed)
+  expect(timers()).toBe(before)
 })
 
 test('a second close() with a shorter grace shortens the first', async () => {

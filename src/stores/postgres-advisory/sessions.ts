@@ -8,6 +8,9 @@ import { BLOCKER, CANCEL } from './statements.js'
 /** BLOCKER_MS: how long a refusal waits for the name of the blocker, which is nice to know and not worth more. */
 const BLOCKER_MS = 500
 
+/** REST_MS: pause between two looks at what is still open while no instance uses the store. Shorter costs more for nothing. */
+const REST_MS = 250
+
 /**
  * The connections of one store. Locks gather on as few of them as possible, so that others are free to wait: a session
  * that waits can neither be pinged nor release, and must hold nothing.
@@ -22,8 +25,8 @@ export class AdvisorySessions {
   outage: unknown
   /** Sessions that are being opened, by the class of ttl they are for; undefined: for anything. */
   readonly #pending = new Map<number | undefined, Promise<AdvisorySession>>()
-  /** No instance uses the store: no session is kept for the next request. */
-  #resting = false
+  /** Set while no instance uses the store, and sessions are still open: cancels the next look at them. */
+  #cancelRest: (() => void) | undefined
   #closed: Promise<void> | undefined
 
   constructor(options: AdvisorySessionOptions, maxSessions: number) {
@@ -42,7 +45,6 @@ export class AdvisorySessions {
 
   /** An open session for locks of this class: never one that waits, and among the others the one with most locks. */
   ready(ttlClass?: number): AdvisorySession | undefined {
-    this.#resting = false
     let best: AdvisorySession | undefined
     for (const session of this.#open) {
       if (session.waiting || session.stalled || session.lost) continue
@@ -122,10 +124,18 @@ export class AdvisorySessions {
     return { waits: waits !== 'f', blocker: pid ? { owner } : undefined }
   }
 
-  /** Ends the sessions that nobody uses, until the next request. */
+  /** No instance uses the store: ends all sessions as soon as nothing is asked of them, until `attend()`. */
   rest(): void {
-    this.#resting = true
-    for (const session of [...this.#open]) this.#closeIdle(session)
+    this.#cancelRest?.()
+    for (const session of [...this.#open]) if (session.free) this.#end(session)
+    const later = this.#open.length + this.#opening > 0 && !this.#closed
+    this.#cancelRest = later ? this.#options.world.after(REST_MS, () => this.rest()) : undefined
+  }
+
+  /** The store is used again. */
+  attend(): void {
+    this.#cancelRest?.()
+    this.#cancelRest = undefined
   }
 
   close(): Promise<void> {
@@ -180,9 +190,12 @@ export class AdvisorySessions {
     this.#onLost(session, error)
   }
 
-  /** Closes a session that has been idle, but not the last one of a store in use: opening one takes longer than a whole acquisition. */
+  /** Closes a session that has been idle, but never the last one: opening one takes longer than a whole acquisition. */
   #closeIdle(session: AdvisorySession): void {
-    if (!session.free || (this.#open.length < 2 && !this.#resting)) return
+    if (session.free && this.#open.length > 1) this.#end(session)
+  }
+
+  #end(session: AdvisorySession): void {
     this.#open.splice(this.#open.indexOf(session), 1)
     void session.close()
   }

@@ -86,6 +86,7 @@ export class AdvisoryStore implements Store {
   }
 
   acquire(claims: readonly Claim[], options?: { atomic?: boolean }): Promise<Answer[]> {
+    this.#sessions.attend()
     if (claims.length < 2) return this.#acquireEach(claims).then((answers) => this.#againIfLost(claims, answers))
     if (!options?.atomic) return this.#withLosses(() => this.#acquireEach(claims))
     const impossible = claims.map((claim) => this.#impossible(claim)).find((error) => error)
@@ -121,14 +122,17 @@ export class AdvisoryStore implements Store {
   }
 
   holders(prefix: string): Promise<HolderView[]> {
+    this.#sessions.attend()
     return this.#inspector.holders(prefix)
   }
 
   inspect(key: string): Promise<{ holders: HolderView[]; waiters: WaiterView[] }> {
+    this.#sessions.attend()
     return this.#inspector.inspect(key)
   }
 
   revoke(key: string): Promise<HolderView[]> {
+    this.#sessions.attend()
     return this.#inspector.revoke(key)
   }
 
@@ -141,6 +145,7 @@ export class AdvisoryStore implements Store {
   }
 
   async now(): Promise<number> {
+    this.#sessions.attend()
     const [row] = await this.#sessions.use((session) =>
       session.query('SELECT extract(epoch FROM clock_timestamp()) * 1000'),
     )

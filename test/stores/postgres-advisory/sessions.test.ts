@@ -1,6 +1,8 @@
+import { Pool } from 'pg'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { type PostgresServer, startPostgres } from '../../../testbed/servers/index.js'
+import { type PostgresServer, startPostgres, startProxy } from '../../../testbed/servers/index.js'
 import { createLocks, LockTimeoutError } from '../../../src/index.js'
+import { advisory } from '../../../src/stores/postgres-advisory/index.js'
 import {
   ask,
   claim,
@@ -32,6 +34,31 @@ describe('connections', () => {
     expect(await fixture.sessions()).toHaveLength(1)
     await Promise.all(held.map((lock) => lock.release()))
     expect(await fixture.held()).toBe(0)
+  })
+
+  test('close() of the last locks ends each session as soon as nothing is asked of it, whatever it was doing', async ({
+    expect,
+  }) => {
+    await using proxy = await startProxy(server.port)
+    const name = new URL(fixture.url).pathname
+    await ask(fixture.store(), claim('lock:busy'))
+    proxy.delay(20)
+    // Sessions are opened, waited on and cancelled at these moments.
+    const moments = [40, 80, 120, 160, 200, 240, 280, 320, 400, 480]
+    const pools = await Promise.all(
+      moments.map(async (ms) => {
+        const pool = new Pool({ connectionString: proxy.through(fixture.url), max: 1, application_name: 'closing' })
+        const locks = createLocks(advisory(pool))
+        const refused = locks.acquire('busy', { wait: '20s' }).catch(() => {})
+        await sleep(ms)
+        await locks.close({ grace: 0 })
+        await refused
+        return pool
+      }),
+    )
+    const open = `select count(*) from pg_stat_activity where application_name like 'closing%' and datname = '${name.slice(1)}'`
+    await expect.poll(() => server.psql(open), { timeout: 15_000 }).toBe('0')
+    await Promise.all(pools.map((pool) => pool.end()))
   })
 
   test('locks share a connection only if none has twice the ttl of another, whatever maxSessions is', async () => {

@@ -4,7 +4,7 @@ import postgresJs from 'postgres'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres, startProxy } from '../../../testbed/servers/index.js'
 import { createLocks } from '../../../src/locks.js'
-import { ALL, type Claim, type LeaseId } from '../../../src/store.js'
+import { ALL, type Store } from '../../../src/store.js'
 import { migrate, type PostgresClient, postgres } from '../../../src/stores/postgres/index.js'
 import { clientOf, type Library } from '../../../testbed/postgres/fixture.js'
 
@@ -28,6 +28,12 @@ const slow = (client: unknown, seconds: number): Promise<unknown> => {
   const sql = `select pg_sleep(${seconds})`
   const { query, unsafe } = client as { query?: (text: string) => Promise<unknown>; unsafe: typeof query }
   return (query ? query.call(client, sql) : unsafe?.call(client, sql)) as Promise<unknown>
+}
+
+/** The last locks on the store are closed. The next ones come after its connection was given up, which takes half a second. */
+function becomeIdleAndBack(store: Store): void {
+  store.idle?.()
+  setTimeout(() => store.onPossibleLoss?.(() => {}), 700)
 }
 
 describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
@@ -102,36 +108,11 @@ describe.each(['pg', 'postgres.js'] as Library[])('with %s', (library) => {
     expect(await store.acquire([{ ...lease, weight: ALL, capacity: ALL, ttlMs: 60_000 }])).toMatchObject([
       { granted: true },
     ])
-    store.idle?.()
+    becomeIdleAndBack(store)
     await new Promise((resolve) => setTimeout(resolve, 800))
     const renewed = store.renew([{ ...lease, ttlMs: 60_000 }])
     proxy.delay(0)
     expect(await renewed).toMatchObject([{ outcome: 'ours' }])
-    await store.close()
-    await end()
-    await proxy.stop()
-  })
-
-  test.concurrent('a renewal is answered although a release before it was given up when the store became idle', async () => {
-    const url = await database()
-    const proxy = await startProxy(server.port)
-    const { client, end } = clientOf(library, proxy.through(url))
-    const store = postgres(client, { listen: false })
-    const [a, b] = ['a', 'b'].map((owner) => ({ key: `lock:${owner}`, owner }))
-    const claims = [a, b].map((lease) => ({ ...lease, weight: ALL, capacity: ALL, ttlMs: 60_000 }))
-    await store.acquire(claims as Claim[])
-    await store.renew([{ ...(b as LeaseId), ttlMs: 60_000 }])
-    proxy.stall('replies')
-    const released = Promise.allSettled([store.release([a as LeaseId])])
-    await new Promise((resolve) => setTimeout(resolve, 50))
-    store.idle?.()
-    // Longer than a store that becomes idle waits for what is under way, and than its connection takes to end.
-    await new Promise((resolve) => setTimeout(resolve, 1_200))
-    await proxy.heal()
-    const askedAt = performance.now()
-    expect(await store.renew([{ ...(b as LeaseId), ttlMs: 60_000 }])).toMatchObject([{ outcome: 'ours' }])
-    expect(performance.now() - askedAt).toBeLessThan(1_000)
-    await released
     await store.close()
     await end()
     await proxy.stop()
@@ -174,4 +155,31 @@ test.concurrent('a connection that postgres.js would close as idle answers the r
   expect([...outcomes]).toEqual([['ours', 80]])
   await store.close()
   await sql.end()
+})
+
+test.concurrent('an answer that comes after the last locks were closed leaves no connection open', async ({
+  expect,
+}) => {
+  const url = await database()
+  const proxy = await startProxy(server.port)
+  const pool = new Pool({ connectionString: proxy.through(url), max: 1, application_name: 'late' })
+  pool.on('error', () => {})
+  const store = postgres(pool, { timeout: '500ms' })
+  const locks = createLocks(store, { wait: 0 })
+  await (await locks.acquire('before')).release()
+  proxy.stall('replies')
+  await expect(locks.tryAcquire('late')).rejects.toThrow(/postgres/)
+  await locks.close()
+  await proxy.heal()
+  const beside = new Pool({ connectionString: url, max: 2 })
+  const others = createLocks(postgres(beside), { wait: '30s' })
+  // Free again: the late grant was released.
+  await (await others.acquire('late')).release()
+  const open = "select count(*)::int as n from pg_stat_activity where application_name = 'late'"
+  await expect.poll(async () => (await beside.query(open)).rows[0].n, { timeout: 10_000 }).toBe(pool.totalCount)
+  await others.close()
+  await beside.end()
+  await pool.end()
+  await store.close()
+  await proxy.stop()
 })
