@@ -162,7 +162,8 @@ export class Acquisition extends Waiter implements AttemptingAcquisition {
       this.#answers.refusal ??= { granted: false }
       this.due()
     } else if (isStale(answer, sentAt, world)) {
-      void cleanup.release({ key: this.key, owner, token }, ttlMs)
+      // A given owner stays: the next request is granted the same lease, which a release on its way would end.
+      if (this.request.owner === undefined) void cleanup.release({ key: this.key, owner, token }, ttlMs)
       this.#useFreshOwner()
       this.limitWait()
       this.#failed(new StoreUnavailableError(`${store.name} took longer to answer than the ttl lasts`))

@@ -39,7 +39,8 @@ export async function attempt(
   const answer = isThenable(asked) ? await settle(host, request, claim, cleanup.track(Promise.resolve(asked))) : asked
   if (answer.granted === true) {
     if (!host.closingReason && !isStale(answer, sentAt, world)) return host.hold(request, answer, sentAt, sentAt)
-    releaseUnwanted(host, request, claim, answer)
+    // The caller of a given owner asks again, and is granted the same lease with the same token: a release on its way would end it then.
+    if (host.closingReason || request.owner === undefined) releaseUnwanted(host, request, claim, answer)
     if (host.closingReason) throw host.closingReason
     throw new StoreUnavailableError(`${store.name} took longer to answer than the ttl lasts`)
   }
