@@ -1,4 +1,4 @@
-import { InvalidOptionError, type LeaseholdError } from '../errors.js'
+import { InvalidOptionError, type LeaseholdError, type LockLostError } from '../errors.js'
 import type { Renewal, Renewed } from '../store.js'
 import type { World } from '../util/world.js'
 import type { Batcher } from './batcher.js'
@@ -36,7 +36,7 @@ export interface RenewedLease extends DueLease, PresentedLease {
   readonly holdUntil: number
   /** Neither released nor lost. */
   readonly isOpen: boolean
-  readonly loss: Error | undefined
+  readonly loss: LockLostError | undefined
   ttlMs: number
   deadline: number
   autoRenew: boolean
@@ -259,17 +259,17 @@ export class Renewals implements RenewedInBulk {
   /**
    * Leaves the lease in the store, with this value, for `ttlMs` from now on, and renews it no longer. Only the store can
    * tell whether it was still ours: an answer that comes after the local deadline counts, since others may have read
-   * the value by then. `unknown`: it is renewed as before, and this may be tried again.
+   * the value by then. `unknown`: it is renewed as before, and this may be tried again, also when its time has passed here meanwhile.
    */
   async keep(value: string, ttlMs: number): Promise<Renewed> {
     const lease = this.#lease
     while (this.#inFlight) await this.#inFlight
-    if (!lease.isOpen) return { outcome: 'gone' }
+    if (!lease.isOpen && !this.#mayBeRecorded()) return { outcome: 'gone' }
     const { batcher, cleanup, world } = lease.host
     const before = lease.staysInStore
     lease.staysInStore = true
     const sentAt = world.now()
-    awaitAnswer(lease, sentAt + lease.ttlMs * RISK_SHARE)
+    if (lease.isOpen) awaitAnswer(lease, sentAt + lease.ttlMs * RISK_SHARE)
     const { key, owner, token } = lease
     // A record is never released, so that no release has to be tried for as long as it lasts.
     this.#history.sent(sentAt, lease.deadline)
@@ -290,6 +290,12 @@ export class Renewals implements RenewedInBulk {
       emitReleased(lease)
     }
     return answer
+  }
+
+  /** An attempt to keep it was not answered, and only this process has given the lease up since: the store may have the record. */
+  #mayBeRecorded(): boolean {
+    const { staysInStore, loss } = this.#lease
+    return staysInStore && loss !== undefined && loss.why !== 'gone' && loss.why !== 'revoked'
   }
 
   /** Settles when no record is being written any more. */

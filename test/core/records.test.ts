@@ -105,6 +105,42 @@ test('a run whose lease ends while its record cannot be written is told why, wit
   locks.on('lost', ({ why, attempts }) => losses.push({ why, failed: attempts.length > 0 }))
   const running = locks.runOnce('charge', () => 'paid', { ttl: 1_000, wait: 0 }).catch((error: unknown) => error)
   await remote.pass(3_000)
-  expect(await running).toMatchObject({ code: 'LOCK_LOST', why: 'unreachable' })
+  // Not LOCK_LOST, which would say that nothing was recorded.
+  expect(await running).toMatchObject({ code: 'STORE_UNAVAILABLE' })
   expect(losses).toEqual([{ why: 'unreachable', failed: true }])
+})
+
+/** The run ends after half a second, and no renewal is answered before `healedAt`. */
+async function recordWithoutAnswer(fate: 'lose' | 'loseReply', healedAt: number): Promise<[unknown, unknown]> {
+  const remote = new RemoteMemory()
+  remote.fate = (method) => (method === 'renew' ? fate : undefined)
+  const charge = async (): Promise<string> => {
+    await new Promise<void>((resolve) => remote.world.after(500, resolve))
+    return 'receipt'
+  }
+  const first = remote.locks().runOnce('charge', charge, { ttl: '3s' })
+  const told = first.catch((error: unknown) => error)
+  await remote.pass(healedAt)
+  remote.fate = () => undefined
+  await remote.pass(20_000)
+  const later = remote.locks().runOnce('charge', () => 'another receipt', { wait: '1s' })
+  await remote.pass(5_000)
+  return [await told, await later]
+}
+
+test('a run whose record was written without an answer returns its result, although its lease has ended here meanwhile', async () => {
+  expect(await recordWithoutAnswer('loseReply', 4_000)).toEqual(['receipt', 'receipt'])
+})
+
+test('a run whose record was never written is told of the loss, and the next caller runs', async () => {
+  const [told, later] = await recordWithoutAnswer('lose', 4_000)
+  expect(told).toMatchObject({ code: 'LOCK_LOST' })
+  expect(later).toBe('another receipt')
+})
+
+test('a run that cannot learn whether its record was written says so', async () => {
+  const [told, later] = await recordWithoutAnswer('loseReply', 20_000)
+  expect(told).toMatchObject({ code: 'STORE_UNAVAILABLE' })
+  expect(String(told)).toContain('may or may not have been recorded')
+  expect(later).toBe('receipt')
 })
