@@ -1,5 +1,6 @@
+import { InvalidOptionError } from '../errors.js'
 import type { Lease } from './lease.js'
-import type { Duration } from '../util/duration.js'
+import { type Duration, formatDuration } from '../util/duration.js'
 import { showAs } from '../util/inspect.js'
 import type { World } from '../util/world.js'
 import { ttlFrom } from './options.js'
@@ -101,7 +102,11 @@ export class Lock {
    * more, with `StoreUnavailableError` if the store does not answer (it is then held until `expiresAt`, as before).
    */
   async extend(ttl: Duration): Promise<void> {
-    await this.#lease.extend(ttlFrom('ttl', ttl, this.#lease.host.store))
+    const ttlMs = ttlFrom('ttl', ttl, this.#lease.host.store)
+    const { longestTtlMs = Number.POSITIVE_INFINITY } = this.#lease.request
+    if (ttlMs > longestTtlMs)
+      throw new InvalidOptionError('ttl', ttl, `at most ${formatDuration(longestTtlMs)}, the \`retain\` of this run`)
+    await this.#lease.extend(ttlMs)
   }
 
   /** True if it was ours until now. Never rejects; a second call repeats the first answer. */

@@ -14,6 +14,8 @@ export interface AcquireRequest {
   /** 0: one attempt. Infinity: for ever. */
   waitMs: number
   autoRenew: boolean
+  /** `extend` takes no more than this. */
+  longestTtlMs?: number | undefined
   maxHoldMs: number | undefined
   /** JSON text. */
   value: string | undefined

@@ -59,7 +59,8 @@ export async function runOnce<T>(
   const plain = defaults.buildRequest('run-once', key, terms)
   refuseSelfDeadlock(engine.store, [plain.key], () => key)
   // A lease is never shortened, so it must not be longer than the record that it will become.
-  const outcome = await lockOrRecord(engine, { ...plain, ttlMs: Math.min(plain.ttlMs, retainMs), value: RUNNING })
+  const bounds = { ttlMs: Math.min(plain.ttlMs, retainMs), longestTtlMs: retainMs }
+  const outcome = await lockOrRecord(engine, { ...plain, ...bounds, value: RUNNING })
   if ('done' in outcome) return outcome.result as T
   return run(outcome, fn, retainMs)
 }

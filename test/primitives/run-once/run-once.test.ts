@@ -102,6 +102,12 @@ describe.each(STORE_KINDS)('runOnce on %s', (kind) => {
     expect(seen).toBe(2)
   })
 
+  test('the function cannot extend its lock beyond retain, which the result would then last for', async () => {
+    const run = one.runOnce(fresh(), (lock) => lock.extend('10m'), { retain: '5m' })
+    await expect(run).rejects.toThrow('ttl takes at most 5m, the `retain` of this run')
+    expect(await one.runOnce(fresh(), (lock) => lock.extend('5m'), { retain: '5m' })).toBeUndefined()
+  })
+
   test('a runner that lost its lease records nothing, and the record of another stays', async () => {
     const key = fresh()
     const { fn, began, end } = work('mine')
