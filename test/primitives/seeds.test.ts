@@ -195,6 +195,8 @@ describe('DistributedLock', () => {
   test.each([
     ['timeoutSeconds', 0, () => new DistributedLock(memory()).acquire('a', { timeoutSeconds: 0 })],
     ['timeoutSeconds', 0.001, () => new DistributedLock(memory()).acquire('a', { timeoutSeconds: 0.001 })],
+    ['blockingTimeoutSeconds', -1, () => new DistributedLock(memory()).acquire('a', { blockingTimeoutSeconds: -1 })],
+    ['metadata', '"text"', () => new DistributedLock(memory()).acquire('a', { metadata: 'text' as never })],
     ['blocking', '"no"', () => new DistributedLock(memory()).acquire('a', { blocking: 'no' as never })],
     ['fn', 'undefined', () => new DistributedLock(memory()).withLock('a', undefined as never)],
   ])('%s of %s is refused by name', async (option, value, call) => {
@@ -207,11 +209,84 @@ describe('DistributedLock', () => {
     await expect(new DistributedLock(store).acquire('a')).rejects.toThrow(StoreUnavailableError)
   })
 
-  test('instances without a store share one, also across two copies of the package', async () => {
+  test('instances without a store share one', async () => {
     await new DistributedLock().acquire('shared')
-    vi.resetModules()
-    const copy = await import('../../src/index.js')
-    expect(copy.DistributedLock).not.toBe(DistributedLock)
-    expect(await new copy.DistributedLock().acquire('shared')).toMatchObject({ acquired: false })
+    expect(await new DistributedLock().acquire('shared')).toMatchObject({ acquired: false })
+  })
+
+  test('acquire() by the holder succeeds at the moment at which its time passes', async () => {
+    vi.useFakeTimers()
+    onTestFinished(() => void vi.useRealTimers())
+    const store = memory()
+    const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
+    for (const name of ['by timer', 'by call']) {
+      await one.acquire(name, { timeoutSeconds: 30 })
+      // The holder counts on a hundredth less than the store.
+      if (name === 'by timer') await vi.advanceTimersByTimeAsync(29_800)
+      else vi.setSystemTime(Date.now() + 29_800)
+      expect(await one.acquire(name), name).toMatchObject({ acquired: true, lock: { holderId: one.holderId } })
+      expect(await two.acquire(name), name).toMatchObject({ acquired: false })
+    }
+  })
+
+  test('calls of one instance do not hold each other up, and each has its own time limit', async () => {
+    vi.useFakeTimers()
+    onTestFinished(() => void vi.useRealTimers())
+    const store = memory()
+    const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
+    await one.acquire('a')
+    const settledAt: number[] = []
+    const began = Date.now()
+    const calls = [1, 1, 2].map((blockingTimeoutSeconds) =>
+      two.acquire('a', { blocking: true, blockingTimeoutSeconds }).then(({ acquired }) => {
+        settledAt.push(Date.now() - began)
+        return acquired
+      }),
+    )
+    const atOnce = two.acquire('a')
+    await vi.advanceTimersByTimeAsync(1)
+    expect(await atOnce).toEqual({ acquired: false, error: `Lock held by ${one.holderId}` })
+    expect(await two.release('a')).toBe(false)
+    await vi.advanceTimersByTimeAsync(5_000)
+    expect(await Promise.all(calls)).toEqual([false, false, false])
+    expect(settledAt.map((ms) => Math.round(ms / 100))).toEqual([10, 10, 20])
+  })
+
+  test('all calls of one instance that wait get the lock when it is free', async () => {
+    const store = memory()
+    const [one, two] = [new DistributedLock(store), new DistributedLock(store)]
+    await one.acquire('a')
+    const waiting = [20, 20, 30].map((timeoutSeconds) => two.acquire('a', { blocking: true, timeoutSeconds }))
+    const inside = two.withLock('a', async () => 'ran', { blocking: true })
+    await one.release('a')
+    for (const call of waiting) expect(await call).toMatchObject({ acquired: true })
+    expect(await inside).toBe('ran')
+    expect(await two.extend('a', 60)).toBe(true)
+    expect(await two.release('a')).toBe(true)
+    expect(await one.acquire('a')).toMatchObject({ acquired: true })
+  })
+
+  test('release() and releaseAll() behind an acquire() release what it gets', async () => {
+    const server = await startRedis()
+    const client = new Redis(server.url)
+    onTestFinished(async () => {
+      client.disconnect()
+      await server.stop()
+    })
+    const lock = new DistributedLock(redis(client))
+    const acquired = lock.acquire('a')
+    // The request is under way then.
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(await lock.release('a')).toBe(true)
+    expect(await acquired).toEqual({ acquired: false, error: 'Released before it was acquired' })
+    const calls = ['a', 'b', 'b'].map(async (name) => (await lock.acquire(name)).acquired)
+    await lock.releaseAll()
+    expect(await Promise.all(calls)).toEqual([false, false, false])
+    const later = lock.acquire('a')
+    expect(await lock.extend('a', 60)).toBe(true)
+    expect(await later).toMatchObject({ acquired: true })
+    await lock.release('a')
+    expect(await client.keys('lock:*')).toEqual([])
+    await lock.close()
   })
 })
