@@ -188,7 +188,10 @@ export class Locks {
     fn: (...args: A) => R | Promise<R>,
     options?: AcquireOptions & NestedOption,
   ): (...args: A) => Promise<R> {
-    return wrap((chosen, run) => this.withLock(chosen, run, options), name, fn)
+    const wrapped = wrap((chosen: string, run: () => R | Promise<R>) => this.withLock(chosen, run, options), name, fn)
+    // Checked here too: a mistake would otherwise show with the first call only.
+    this.#defaults.buildRequest('lock', typeof name === 'string' ? name : 'of a call', options, optionsOf.withLock)
+    return wrapped
   }
 
   /** Several names, all or nothing, without deadlock whatever order callers use. Names given twice count once. */

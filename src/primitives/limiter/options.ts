@@ -63,7 +63,8 @@ export function policyFrom(policy: unknown): StoreErrorPolicy {
   if (policy === undefined) return 'throw'
   if (policy === 'throw' || policy === 'allow' || policy === 'deny') return policy
   const local = typeof policy === 'object' && policy !== null ? (policy as { local?: unknown }).local : undefined
-  if (typeof local === 'number' && local > 0 && local <= 1) return { local }
+  if (typeof local === 'number' && local > 0 && local <= 1)
+    return { ...knownOptions(policy as { local: number }, ['local']) }
   throw new InvalidOptionError(
     'onStoreError',
     policy,

@@ -16,6 +16,7 @@ test.each<[string, object]>([
   ['algorithm', { limit: 1, per: '1s', algorithm: 'fixed-window' }],
   ['onStoreError', { limit: 1, per: '1s', onStoreError: 'ignore' }],
   ['onStoreError', { limit: 1, per: '1s', onStoreError: { local: 2 } }],
+  ['share', { limit: 1, per: '1s', onStoreError: { local: 0.5, share: 2 } }],
   ['limits', { limits: [] }],
   [
     'limits[1].limit',

@@ -59,7 +59,7 @@ describe('locks.wrap', () => {
     expect(await locks.tryAcquire('name')).not.toBeNull()
   })
 
-  test('a name function that throws, an invalid name and bad options reject as well', async () => {
+  test('a name function that throws and an invalid name of a call reject as well', async () => {
     const locks = createLocks(memory())
     const own = new Error('mine')
     const nameless = locks.wrap(
@@ -73,7 +73,13 @@ describe('locks.wrap', () => {
       const call = locks.wrap((() => bad) as () => string, () => 1)()
       await expect(call).rejects.toMatchObject({ code: 'INVALID_OPTION', option: 'name' })
     }
-    await expect(locks.wrap('name', () => 1, { ttl: 'soon' as never })()).rejects.toBeInstanceOf(InvalidOptionError)
+  })
+
+  test('an invalid name and bad options are refused when the function is wrapped', () => {
+    const locks = createLocks(memory())
+    expect(() => locks.wrap('name', () => 1, { ttl: 'soon' as never })).toThrow(InvalidOptionError)
+    expect(() => locks.wrap('name', () => 1, { waitt: 1 } as never)).toThrow(/did you mean "wait"/)
+    expect(() => locks.wrap('', () => 1)).toThrow(InvalidOptionError)
   })
 
   test('`this` is passed to the function and to the name function', async () => {
