@@ -46,7 +46,8 @@ export class Batcher implements RequestHost {
     this.#onCall = onCall
     this.#publishCall = (facts) => {
       callChannel.publish({ store: store.name, ...facts })
-      onCall?.(facts)
+      // An async function returns a promise, which is guarded where this is called.
+      return onCall?.(facts)
     }
     this.#world = world
     this.#awaitedLimits = new Timers(world, true)

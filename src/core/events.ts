@@ -1,5 +1,5 @@
 import type { LeaseholdError, LockLostError, LossFacts, LossReason } from '../errors.js'
-import { Emitter } from '../util/emitter.js'
+import { Emitter } from './emitter.js'
 import { eventChannels, isAnyEventPublished } from './channels.js'
 import type { AcquireRequest } from './request.js'
 

@@ -1,4 +1,5 @@
-import { expect, test } from 'vitest'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import { expect, onTestFinished, test } from 'vitest'
 import { type CallFacts, createLocks, InvalidOptionError, memory } from '../../src/index.js'
 import { RemoteMemory } from './remote-memory.js'
 
@@ -50,20 +51,34 @@ test('onCall reports a call that the store rejects, with the error that callers 
   await locks.close()
 })
 
-test('onCall that throws costs no caller its answer', async () => {
+const down = new Error('metrics are down')
+
+test.each([
+  [
+    'throws',
+    () => {
+      throw down
+    },
+  ],
+  ['rejects', async () => Promise.reject(down)],
+])('onCall that %s costs no caller its answer, and becomes a warning', async (_, onCall) => {
   const warnings: Error[] = []
   const onWarning = (warning: Error): number => warnings.push(warning)
   process.on('warning', onWarning)
-  const locks = createLocks(plain(), {
-    onCall: () => {
-      throw new Error('metrics are down')
-    },
-  })
-  expect(await locks.withLock('order:7', async () => 'done')).toBe('done')
-  await locks.close()
-  await new Promise((resolve) => setImmediate(resolve))
-  process.off('warning', onWarning)
-  expect(warnings.map(({ message }) => message)).toContain('metrics are down')
+  onTestFinished(() => void process.off('warning', onWarning))
+  const subscriber = (): void => {}
+  for (const store of [plain(), memory()]) {
+    for (const isPublished of [false, true]) {
+      warnings.length = 0
+      if (isPublished) subscribe('leasehold:call', subscriber)
+      const locks = createLocks(store, { onCall })
+      expect(await locks.withLock('order:7', async () => 'done')).toBe('done')
+      await new Promise((resolve) => setImmediate(resolve))
+      unsubscribe('leasehold:call', subscriber)
+      // One for the acquire and one for the release.
+      expect(warnings.slice(0, 2)).toEqual([down, down])
+    }
+  }
 })
 
 test('onCall that is no function is refused', () => {

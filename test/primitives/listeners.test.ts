@@ -60,6 +60,47 @@ test('a listener and a job that throw something without a text end neither a gra
   await locks.close()
 })
 
+test('a listener given as an async function becomes a warning when its promise rejects, and the others go on', async () => {
+  const heard: string[] = []
+  locks.on('acquired', async () => Promise.reject(new Error('the log is full')))
+  // Query builders of databases have a then, and are no promises.
+  // oxlint-disable-next-line unicorn/no-thenable
+  locks.on('acquired', () => ({ then: (_: unknown, fail: (error: Error) => void) => fail(new Error('no such table')) }))
+  locks.on('acquired', ({ name }) => void heard.push(name))
+  const lock = await locks.acquire('x')
+  await lock.release()
+  const schedule = locks.schedule('audited', '* * * * * *', () => {})
+  schedule.on('started', async () => Promise.reject(new Error('the audit is down')))
+  await new Promise<void>((resolve) => schedule.on('finished', () => resolve()))
+  await schedule.stop()
+  await locks.close()
+  await turn()
+  expect(heard).toContain('x')
+  expect(warnings.map(({ message }) => message)).toEqual(
+    expect.arrayContaining(['the log is full', 'no such table', 'the audit is down']),
+  )
+})
+
+test.each([
+  ['an error whose name throws', () => hiding('name')],
+  ['an error whose message throws', () => hiding('message')],
+  ['an error whose stack throws', () => hiding('stack')],
+  ['a revoked proxy', () => revoked()],
+  ['a proxy that has no prototype to tell', () => new Proxy(new Error('x'), { getPrototypeOf: refuse, get: refuse })],
+])('%s that a listener throws becomes a warning, and the lock is granted', async (_, thrown) => {
+  locks.on('acquired', () => {
+    throw thrown()
+  })
+  const lock = await locks.acquire('x')
+  expect(lock.isHeld).toBe(true)
+  await lock.release()
+  await locks.close()
+  await turn()
+  expect(warnings.map(({ name, message }) => [name, message])).toEqual([
+    ['LeaseholdListenerWarning', 'an error that cannot be read'],
+  ])
+})
+
 test('thirty takes that wait are rejected when the instance is closed', async () => {
   const limiter = locks.limiter('api', { limit: 1, per: '1h' })
   await limiter.take('key')
@@ -74,4 +115,18 @@ test('thirty takes that wait are rejected when the instance is closed', async ()
 /** Node emits warnings on the next turn of the event loop. */
 function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(() => setImmediate(resolve)))
+}
+
+const refuse = (): never => {
+  throw new Error('not to be read')
+}
+
+function hiding(property: string): Error {
+  return Object.defineProperty(new Error('x'), property, { get: refuse })
+}
+
+function revoked(): object {
+  const { proxy, revoke } = Proxy.revocable({}, {})
+  revoke()
+  return proxy
 }

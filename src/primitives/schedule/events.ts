@@ -1,5 +1,5 @@
 import type { LeaseholdError, LockLostError } from '../../errors.js'
-import { Emitter } from '../../util/emitter.js'
+import { Emitter } from '../../core/emitter.js'
 
 /** What every event about one tick carries. */
 export interface TickFacts {

@@ -1,13 +1,13 @@
-import { checkListener } from './options.js'
-import { describe } from './redact.js'
+import { checkListener } from '../util/options.js'
+import { guarded, warn } from './guarded.js'
 
-/** Listeners by event. An event without listeners costs nothing; a listener that throws becomes a process warning. */
+/** Listeners by event. An event without listeners costs nothing; a listener that throws or rejects becomes a process warning. */
 export class Emitter<E extends object> {
   readonly #known: readonly string[]
   readonly #warning: string
   readonly #listeners = new Map<keyof E, Set<(facts: never) => void>>()
 
-  /** `known`: all events there are; `on` and `off` refuse others. `warning`: the name of the warning for a listener that throws. */
+  /** `known`: all events there are; `on` and `off` refuse others. `warning`: the name of the warning for a listener that fails. */
   constructor(known: Record<keyof E, true>, warning: string) {
     this.#known = Object.keys(known)
     this.#warning = warning
@@ -34,24 +34,11 @@ export class Emitter<E extends object> {
   notify<K extends keyof E>(event: K, facts: E[K]): void {
     // A copy: a listener may add or remove listeners while it is called.
     for (const listener of [...((this.#listeners.get(event) ?? []) as Set<(facts: E[K]) => void>)]) {
-      try {
-        listener(facts)
-      } catch (error) {
-        this.warn(error)
-      }
+      guarded(() => listener(facts), this.#warning)
     }
   }
 
   warn(error: unknown): void {
-    process.emitWarning(error instanceof Error ? error : textOf(error), this.#warning)
-  }
-}
-
-/** A thrown object without a prototype has no text: an error here would end the grant or the job that is being reported. */
-function textOf(thrown: unknown): string {
-  try {
-    return String(thrown)
-  } catch {
-    return describe(thrown)
+    warn(error, this.#warning)
   }
 }
