@@ -1,3 +1,4 @@
+import { guarded } from '../core/guarded.js'
 import type { Locks } from '../locks.js'
 import { InvalidOptionError } from '../errors.js'
 import { reasonOf } from '../util/reason.js'
@@ -67,7 +68,8 @@ export class Releases {
   #record(action: ReleaseAction): void {
     this.#actions.push(action)
     if (this.#actions.length > ACTIONS_KEPT) this.#actions.shift()
-    this.#onAction?.(action)
+    // The user's own log. An error there would be answered as a release that failed, although the lock has been taken away.
+    guarded(() => this.#onAction?.(action))
   }
 }
 

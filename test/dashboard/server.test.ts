@@ -77,6 +77,31 @@ test('a dashboard releases nothing unless it was allowed to, and nothing that so
   expect(await locks.holders()).toHaveLength(1)
 })
 
+const failing = new Error('the log is full')
+
+test.each([
+  [
+    'throws',
+    () => {
+      throw failing
+    },
+  ],
+  ['rejects', async () => Promise.reject(failing)],
+])('a release that worked is answered and shown as such if onAction %s', async (_, onAction) => {
+  const warnings: Error[] = []
+  const note = (warning: Error): void => void warnings.push(warning)
+  process.on('warning', note)
+  onTestFinished(() => void process.off('warning', note))
+  const { locks, address, body } = await heldAnd({ allowRelease: true, onAction })
+  const { status, text } = await ask(`${address}api/release`, JSON_HEADERS, body)
+  expect([status, JSON.parse(text)]).toEqual([200, { released: [JSON.parse(body).holders[0]] }])
+  expect(await locks.holders()).toEqual([])
+  const { actions, losses } = await eventFrom<DashboardFacts>(address, 'facts', () => true)
+  expect(actions.map(({ name, error }) => [name, error])).toEqual([['order:1', undefined]])
+  expect(losses).toMatchObject([{ what: 'forced', origin: 'dashboard', name: 'order:1' }])
+  expect(warnings).toEqual([failing])
+})
+
 test('a dashboard for this machine answers only requests for localhost, against names that are pointed at it', async () => {
   const { address } = await heldAnd({ loopbackOnly: true })
   for (const host of ['evil.example', 'evil.example:80', '127.0.0.1.evil.example']) {
