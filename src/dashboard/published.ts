@@ -59,7 +59,7 @@ function readName({ kind, name, acquired, timeouts, lost, waitMs }: Loose): Name
 }
 
 function readRisk({ kind, name, holder, token, ends }: Loose): PublishedRisk {
-  return { kind: text(kind), name: text(name), holder: text(holder), token: text(token), ends: number(ends) }
+  return { kind: text(kind), name: text(name), holder: text(holder), token: tokenOf(token), ends: number(ends) }
 }
 
 function readLoss({ at, heldMs, why, message, stalledMs, lastRenewedMsAgo, attempts, ...lock }: Loose): PublishedLoss {
@@ -68,7 +68,7 @@ function readLoss({ at, heldMs, why, message, stalledMs, lastRenewedMsAgo, attem
     kind: text(lock['kind']),
     name: text(lock['name']),
     holder: text(lock['holder']),
-    token: text(lock['token']),
+    token: tokenOf(lock['token']),
     heldMs: number(heldMs),
     why: maybe(why, text),
     message: maybe(message, text),
@@ -120,6 +120,8 @@ const isObject = (value: unknown): value is Loose => typeof value === 'object' &
 const isNumber = (value: unknown): value is number => typeof value === 'number' && Number.isFinite(value)
 const number = (value: unknown): number => (isNumber(value) ? value : 0)
 const text = (value: unknown): string => (typeof value === 'string' ? value.slice(0, LONGEST) : '')
+/** Tokens are 64 bits. What `BigInt` does not take would have each sample fail as if the store were down. */
+const tokenOf = (value: unknown): string => (typeof value === 'string' && /^\d{1,30}$/.test(value) ? value : '')
 const list = (value: unknown): Loose[] => (Array.isArray(value) ? value.slice(0, MOST_ITEMS).filter(isObject) : [])
 const numbers = (value: unknown): number[] =>
   Array.isArray(value) ? value.slice(0, 2 * MOST_ITEMS).map((item) => (isNumber(item) ? item : -1)) : []

@@ -1,3 +1,4 @@
+import { guarded } from '../core/guarded.js'
 import type { HolderInfo } from '../primitives/inspect.js'
 import type { Locks } from '../locks.js'
 import { reasonOf } from '../util/reason.js'
@@ -154,6 +155,7 @@ export class Sampler {
 
   async #sampleOnce(): Promise<void> {
     const begun = performance.now()
+    let changes: HolderChanges
     try {
       await this.#readStats()
       const holders: HolderInfo[] = []
@@ -161,18 +163,20 @@ export class Sampler {
       for (const kind of HELD_KINDS) holders.push(...(await this.#list(kind)))
       await this.#readSchedules()
       this.#outage = undefined
-      this.#take(holders)
+      changes = this.#take(holders)
     } catch (error) {
       // The reason may change: a server that starts refuses at first, and then may not know the user.
       this.#outage = { since: this.#outage?.since ?? Date.now(), error: redact(reasonOf(error)) }
       this.contention.pause()
-      this.#onSample({ now: Date.now(), rows: [], gone: [], renewed: [] })
+      changes = { now: Date.now(), rows: [], gone: [], renewed: [] }
     }
+    // Outside of the try: a mistake while pages are written to would be shown as an outage of the store.
+    guarded(() => this.#onSample(changes))
     this.#tookMs = performance.now() - begun
     this.#everyMs = this.#outage ? OUTAGE_PAUSE_MS : Math.max(EVERY_MS, this.#tookMs)
   }
 
-  #take(holders: readonly HolderInfo[]): void {
+  #take(holders: readonly HolderInfo[]): HolderChanges {
     const now = Date.now()
     this.#sampledAt = now
     this.#local.refresh()
@@ -183,7 +187,7 @@ export class Sampler {
     this.losses.published(this.processes.publishing.values())
     this.losses.ended(ended, now)
     this.#point = this.contention.update(this.holders.rows(), ended, now)
-    this.#onSample(changes)
+    return changes
   }
 
   /** First of all: a holder is judged by what its process published. */

@@ -5,6 +5,7 @@ import { expect, onTestFinished, test, vi } from 'vitest'
 import { type DashboardOptions, dashboard } from '../../src/dashboard/index.js'
 import type { DashboardFacts, HolderChanges } from '../../src/dashboard/protocol.js'
 import { readStats } from '../../src/dashboard/published.js'
+import { Sampler } from '../../src/dashboard/sampler.js'
 import { Streams } from '../../src/dashboard/streams.js'
 import { type CallFacts, createLocks, InvalidOptionError, type Locks, memory } from '../../src/index.js'
 import { expresses } from '../primitives/http/express-versions.js'
@@ -236,6 +237,47 @@ test('what a process publishes is added up, and nonsense in its lease is left ou
   expect(
     readStats({ ...published(), slots: 'many', names: [1, null, { name: {} }], counters: { lost: 'x' } }),
   ).toMatchObject({ slots: [], names: [{ name: '', waitMs: 0 }], counters: {} })
+})
+
+test('a token that is no number in what a process published is left out, and the store is not reported as down', async () => {
+  const store = memory()
+  const locks = createLocks(store)
+  onTestFinished(() => locks.close({ grace: 0 }))
+  const loss = { at: Date.now(), kind: 'lock', name: 'a', holder: 'h:1:u/1' }
+  const tokens = ['not a number', '7', '-7', '0x7', '7'.repeat(31), ' ', 7]
+  const losses = tokens.map((token, i) => ({ ...loss, name: `lost:${i}`, token }))
+  const value = { ...published(), losses, risks: losses }
+  const read = readStats(value)
+  for (const list of [read?.losses, read?.risks]) {
+    expect(list?.map(({ token }) => token)).toEqual(['', '7', '', '', '', '', ''])
+  }
+  const claim = { key: 'stats:x', owner: 'x', weight: 1, capacity: 1, ttlMs: 60_000 }
+  await store.acquire([{ ...claim, value: JSON.stringify({ ...value, at: Date.now() }) }])
+  const address = await serve(locks, {}, onTestFinished)
+  const facts = await eventFrom<DashboardFacts>(address, 'facts', ({ publishing }) => publishing === 1)
+  expect(facts.store).toMatchObject({ reachable: true })
+  expect(facts.losses).toHaveLength(tokens.length)
+})
+
+test('a sample that cannot be sent is a warning, and neither an outage nor the end of the process', async () => {
+  const locks = createLocks(memory())
+  onTestFinished(() => locks.close({ grace: 0 }))
+  const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+  onTestFinished(() => warn.mockRestore())
+  const failure = new Error('a bug')
+  const onSample = (): never => {
+    throw failure
+  }
+  const sampler = new Sampler(locks, { sessions: false, actions: () => [], onSample })
+  await sampler.fresh(0)
+  expect(sampler.isReachable).toBe(true)
+  vi.spyOn(locks, 'holderPages').mockImplementation(() => {
+    throw new Error('the store is down')
+  })
+  await new Promise((resolve) => setTimeout(resolve, 2))
+  await sampler.fresh(0)
+  expect(sampler.isReachable).toBe(false)
+  expect(warn.mock.calls.map(([error]) => error)).toEqual([failure, failure])
 })
 
 function published(): object {
