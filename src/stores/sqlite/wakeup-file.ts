@@ -37,6 +37,11 @@ export const SUBSCRIBER_TTL_MS = 60_000
  * waiter asks again by itself.
  */
 const LARGEST_BYTES = 256 * 1024
+/**
+ * Bytes read per event of the file. What is behind them in a file that grew faster is dropped: other users of a shared database may
+ * write to it, and a file of gigabytes read at once would end the process.
+ */
+const MOST_BYTES = 4 * LARGEST_BYTES
 /** Bytes read at a time: a few hundred messages, so that one read is enough almost always. */
 const CHUNK_BYTES = 16 * 1024
 /** What follows the path of the database in the name of the directory of wake-up files. */
@@ -73,7 +78,7 @@ export class WakeupFile {
     this.#fd = openSync(this.#path, 'wx+', mode)
     try {
       fchmodSync(this.#fd, mode)
-      this.#watcher = watch(this.#path, { persistent: false }, () => this.#read() || onBroken())
+      this.#watcher = watch(this.#path, { persistent: false }, () => this.#isSound() || onBroken())
       this.#watcher.on('error', onBroken)
     } catch (error) {
       closeSync(this.#fd)
@@ -87,36 +92,62 @@ export class WakeupFile {
     this.#closed = true
     this.#watcher.close()
     closeSync(this.#fd)
-    rmSync(this.#path, { force: true })
+    remove(this.#path)
+  }
+
+  /** An error while the file is read, thrown from an event of the file, would end the process. */
+  #isSound(): boolean {
+    try {
+      return this.#closed || this.#read()
+    } catch {
+      return false
+    }
   }
 
   /**
-   * False: the file was removed, and other processes can no longer find it. Only looked for where nothing was appended: an append and
-   * a removal cause a call each.
+   * False: the file was removed, and other processes can no longer find it. Whether it was removed or emptied is only looked for
+   * where nothing was appended: each of these causes a call of its own, and every wake-up would pay for one more system call.
    */
   #read(): boolean {
-    if (this.#closed) return true
-    const from = this.#offset
-    for (;;) {
-      const length = readSync(this.#fd, this.#buffer, 0, this.#buffer.length, this.#offset)
-      this.#offset += length
-      // latin1 keeps the bytes of a character that two chunks share; decode() reads them as UTF-8, message by message.
-      this.#rest += this.#buffer.toString('latin1', 0, length)
-      if (length < this.#buffer.length) break
+    if (this.#readAppended() === 0) {
+      const { nlink, size } = fstatSync(this.#fd)
+      if (nlink === 0 || size >= this.#offset) return nlink > 0
+      // Another program emptied it: nothing behind the former end would be read until it has grown as long again.
+      this.#offset = 0
+      this.#rest = ''
+      this.#readAppended()
     }
-    if (this.#offset === from) return fstatSync(this.#fd).nlink > 0
     if (this.#offset > LARGEST_BYTES) {
       ftruncateSync(this.#fd, 0)
       this.#offset = 0
     }
+    this.#deliver()
+    return true
+  }
+
+  /** Returns how many bytes were read. */
+  #readAppended(): number {
+    const from = this.#offset
+    let length: number
+    do {
+      length = readSync(this.#fd, this.#buffer, 0, this.#buffer.length, this.#offset)
+      this.#offset += length
+      // latin1 keeps the bytes of a character that two chunks share; decode() reads them as UTF-8, message by message.
+      this.#rest += this.#buffer.toString('latin1', 0, length)
+    } while (length === this.#buffer.length && this.#offset - from < MOST_BYTES)
+    return this.#offset - from
+  }
+
+  #deliver(): void {
     const lines = this.#rest.split('\n')
     this.#rest = lines.pop() as string
+    // No message is so long: without this, what has no line break would be kept for ever.
+    if (this.#rest.length > LARGEST_BYTES) this.#rest = ''
     for (const line of lines) {
       const message = decode(line)
       if (message) this.#onMessage(message)
       if (this.#closed) break
     }
-    return true
   }
 }
 
@@ -156,14 +187,24 @@ export function removeDeadFiles(
   known?: { live: ReadonlySet<string>; date: number },
 ): void {
   try {
-    for (const id of dead) if (isFileName(id)) rmSync(join(directory, id), { force: true })
+    for (const id of dead) if (isFileName(id)) remove(join(directory, id))
     if (!known) return
     for (const id of readdirSync(directory)) {
       if (known.live.has(id)) continue
       const path = join(directory, id)
       const stat = statSync(path, { throwIfNoEntry: false })
-      if (stat && known.date - stat.mtimeMs > SUBSCRIBER_TTL_MS) rmSync(path, { force: true })
+      if (stat && known.date - stat.mtimeMs > SUBSCRIBER_TTL_MS) remove(path)
     }
+  } catch {}
+}
+
+/**
+ * Another program may have put a folder in its place, which stays. As an error it would end the process whose file is replaced, or
+ * the clean-up of all other files.
+ */
+function remove(path: string): void {
+  try {
+    rmSync(path, { force: true })
   } catch {}
 }
 

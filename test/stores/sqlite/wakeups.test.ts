@@ -9,6 +9,7 @@ import {
   rmSync,
   statSync,
   symlinkSync,
+  truncateSync,
   utimesSync,
   writeFileSync,
 } from 'node:fs'
@@ -20,7 +21,7 @@ import { type World, realWorld } from '../../../src/util/world.js'
 import { ask, claim, count, directory, granted, open, raw, until } from './fixture.js'
 
 /** A wake-up file beside an empty file that stands for the database. */
-function openWakeupFile(home = directory()): { folder: string; received: WakeupMessage[] } {
+function openWakeupFile(home = directory()): { folder: string; path: string; received: WakeupMessage[] } {
   writeFileSync(join(home, 'db'), '')
   const folder = join(home, 'db-wakeups')
   const received: WakeupMessage[] = []
@@ -31,7 +32,7 @@ function openWakeupFile(home = directory()): { folder: string; received: WakeupM
     () => {},
   )
   onTestFinished(() => file.close())
-  return { folder, received }
+  return { folder, path: join(folder, 'mine'), received }
 }
 
 const granting = (owner: string): StoreEvent => ({ type: 'granted', owner, token: 2n ** 60n, ttlMs: 3_000 })
@@ -67,6 +68,53 @@ test('a message that a process left half written does not hide the next one', as
   notify(folder, 'mine', [{ key: 'lock:b', event: { type: 'changed' } }])
   await until('it is received', () => received.length > 0)
   expect(received).toEqual([{ key: 'lock:b', event: { type: 'changed' } }])
+})
+
+test('a wake-up file that another program makes huge is emptied, and messages are received again', async () => {
+  const { folder, path, received } = openWakeupFile()
+  // Longer than a string can be.
+  truncateSync(path, 2 ** 30)
+  await until('it is emptied', () => statSync(path).size === 0)
+  notify(folder, 'mine', [{ key: 'lock:a', event: { type: 'changed' } }])
+  await until('it is received', () => received.length > 0)
+  expect(received).toEqual([{ key: 'lock:a', event: { type: 'changed' } }])
+})
+
+test('a wake-up file that another program empties is read from its new beginning', async () => {
+  const { folder, path, received } = openWakeupFile()
+  const long: WakeupMessage = { key: 'lock:a', event: granting('x'.repeat(10_000)) }
+  notify(folder, 'mine', [long])
+  // And the beginning of one, which is gone with the rest.
+  appendFileSync(path, '{"key":"lock:b","event":')
+  await until('it is received', () => received.length === 1)
+  truncateSync(path, 0)
+  for (const key of ['lock:c', 'lock:d']) notify(folder, 'mine', [{ key, event: { type: 'changed' } }])
+  await until('both are received', () => received.length === 3)
+  expect(received.map(({ key }) => key)).toEqual(['lock:a', 'lock:c', 'lock:d'])
+})
+
+test('a line that is longer than any message is not kept until its end arrives', async () => {
+  const { folder, path, received } = openWakeupFile()
+  const line = JSON.stringify({ key: 'lock:a', event: { type: 'changed' }, more: 'x'.repeat(300_000) })
+  appendFileSync(path, `\n${line.slice(0, -10)}`)
+  await until('it is read', () => statSync(path).size === 0)
+  appendFileSync(path, `${line.slice(-10)}\n`)
+  notify(folder, 'mine', [{ key: 'lock:b', event: { type: 'changed' } }])
+  await until('the next one is received', () => received.some(({ key }) => key === 'lock:b'))
+  expect(received.map(({ key }) => key)).toEqual(['lock:b'])
+})
+
+test('an error while a wake-up file is read means that the file is broken, and does not end the process', async () => {
+  const home = directory()
+  writeFileSync(join(home, 'db'), '')
+  let broken = 0
+  const fail = (): never => {
+    throw new Error('a bug')
+  }
+  const file = new WakeupFile(join(home, 'db-wakeups'), 'mine', fail, () => broken++)
+  onTestFinished(() => file.close())
+  notify(join(home, 'db-wakeups'), 'mine', [{ key: 'lock:a', event: { type: 'changed' } }])
+  await until('it is told', () => broken > 0)
 })
 
 test('users who may write to the database may write to wake-up files, and no others', () => {
@@ -171,6 +219,19 @@ test('a wake-up file that was removed is replaced by a new one', async () => {
   await until('it is received', () => events.length > 0)
 })
 
+test('a folder that another program puts in place of a wake-up file ends no process, and the file is replaced by a new one', async () => {
+  const path = join(directory(), 'locks.db')
+  const [store, other] = [open(path), open(path)]
+  const { events, watch } = subscribe(store, 'lock:a')
+  expect(await watch.ready).toBe(true)
+  const [old = ''] = readdirSync(`${path}-wakeups`)
+  rmSync(join(`${path}-wakeups`, old))
+  mkdirSync(join(`${path}-wakeups`, old))
+  await until('there is a new one', () => watch.live() && readdirSync(`${path}-wakeups`).some((name) => name !== old))
+  await granted(other, claim('lock:a', 'me', { announce: true }))
+  await until('it is received', () => events.length > 0)
+})
+
 test('a process that was frozen for longer than its subscriber lives subscribes anew, with a new file', async () => {
   const path = join(directory(), 'locks.db')
   let refresh: (() => void) | undefined
@@ -212,11 +273,15 @@ test('a watch is not live where no wake-up file can be created, and everything e
 test('old wake-up files without a subscriber in the database are removed', async () => {
   const path = join(directory(), 'locks.db')
   mkdirSync(`${path}-wakeups`)
-  for (const name of ['old', 'young']) writeFileSync(join(`${path}-wakeups`, name), '')
+  for (const name of ['old-1', 'old-2', 'young']) writeFileSync(join(`${path}-wakeups`, name), '')
+  // What somebody put there beside them does not keep the others from being removed.
+  for (const name of ['folder-1', 'old-folder', 'z-folder']) mkdirSync(join(`${path}-wakeups`, name))
   const longAgo = new Date(Date.now() - 120_000)
-  utimesSync(join(`${path}-wakeups`, 'old'), longAgo, longAgo)
+  for (const name of readdirSync(`${path}-wakeups`)) {
+    if (name !== 'young') utimesSync(join(`${path}-wakeups`, name), longAgo, longAgo)
+  }
   expect(await subscribe(open(path), 'lock:a').watch.ready).toBe(true)
-  const left = readdirSync(`${path}-wakeups`)
+  const left = readdirSync(`${path}-wakeups`).filter((name) => !name.includes('folder'))
   expect(left).toHaveLength(2)
   expect(left).toContain('young')
 })
