@@ -118,7 +118,7 @@ export class EtcdAcquiring {
 
   async #takeTogether(attempts: Attempt[], taking: Attempt[], startedAt: number): Promise<Answer[] | undefined> {
     const { client, offset } = this.#context
-    if (!this.#bindAll(taking)) return undefined
+    if (!this.#bindAll(taking)) return this.#turn()
     const parts = taking.map((attempt) => attempt.transaction(undefined))
     const reads = attempts.map(({ claim }): Operation => ({ range: this.#context.keys.directory(claim.key) }))
     try {
@@ -210,8 +210,15 @@ export class EtcdAcquiring {
     for (const attempt of round) {
       this.#unbind(attempt)
       if (attempt.queueLease?.retired) attempt.queueLease = undefined
+      // Another round that only queues replaces the queue entry's lease alone: this one would make each of them fail here.
+      if (attempt.lease?.retired) this.#dropLease(attempt)
     }
     return false
+  }
+
+  /** Timers run before another round chooses its leases: rounds that need no request would hold up the whole process. */
+  #turn(): Promise<undefined> {
+    return new Promise((resolve) => void this.#context.world.after(0, () => resolve(undefined), true))
   }
 
   #unbind({ lease, queueLease }: Attempt): void {
@@ -224,7 +231,7 @@ export class EtcdAcquiring {
   async #decide(round: readonly Attempt[], startedAt: number): Promise<void> {
     if (round.length === 0) return
     const { client, keys, offset, leases } = this.#context
-    if (!this.#bindAll(round)) return
+    if (!this.#bindAll(round)) return this.#turn()
     try {
       const notices = round.some(({ claim }) => claim.steal) ? await leases.shared(NOTICE_MS) : undefined
       const parts = round.map((attempt) => attempt.transaction(notices))

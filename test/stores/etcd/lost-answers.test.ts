@@ -164,6 +164,46 @@ test('a queue entry whose answer is lost once keeps its place', async () => {
   expect((await view(key)).waiters).toEqual([first.owner, second.owner])
 })
 
+/** The longest time for which no timer was called. */
+function longestPause(): () => number {
+  let longest = 0
+  let last = performance.now()
+  const timer = setInterval(() => {
+    longest = Math.max(longest, performance.now() - last)
+    last = performance.now()
+  }, 5)
+  return () => {
+    clearInterval(timer)
+    return Math.max(longest, performance.now() - last)
+  }
+}
+
+test('a claim that was tried twice and refused enters the queue, and holds up no timer', async () => {
+  const { key } = await busy()
+  await grant(store, claim())
+  // No lease for queue entries of this length is known: the entry is written with the second round.
+  const wanted = claim({ key, queueMs: 40_000 + 1_000 * ++names })
+  const pause = longestPause()
+  loseOneAnswer(isTxn)
+  expect(await ask(store, wanted)).toMatchObject({ granted: false, ahead: 0 })
+  expect(pause()).toBeLessThan(1_000)
+  expect((await view(key)).waiters).toEqual([wanted.owner])
+})
+
+test('a claim with a lease of its own that was tried twice and refused enters the queue', async () => {
+  const wanted = claim({ renewed: false, queueMs: 15_000 })
+  const other = claim({ key: wanted.key })
+  const pause = longestPause()
+  disturb((request) => {
+    if (!isTxn(request) || !request.message.includes('"s":"h"')) return undefined
+    disturb(undefined)
+    return grant(direct, other).then(() => request.loseAnswer())
+  })
+  expect(await ask(store, wanted)).toMatchObject({ granted: false, ahead: 0, blocker: { owner: other.owner } })
+  expect(pause()).toBeLessThan(1_000)
+  expect((await view(wanted.key)).waiters).toEqual([wanted.owner])
+})
+
 test('a lock that nobody renews ends, although the write before was not answered and others keep its lease alive', async () => {
   const left = claim({ ttlMs: 4_000 })
   const kept = claim({ ttlMs: 4_000 })
