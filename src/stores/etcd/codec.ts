@@ -37,6 +37,9 @@ interface Wire {
   t: number
 }
 
+/** As it was read: anything may stand there. */
+type Loose<T> = { [K in keyof T]?: unknown }
+
 export function encodeRecord(record: EtcdRecord): Buffer {
   const { state, weight, capacity, value, announce, grantRevision, session, attempt, ttlMs, since } = record
   const wire: Wire = {
@@ -54,31 +57,40 @@ export function encodeRecord(record: EtcdRecord): Buffer {
   return Buffer.from(JSON.stringify(wire))
 }
 
-/** Undefined: written by another program, such as `etcdctl lock`. */
+/**
+ * Undefined: written by another program, such as `etcdctl lock`. Every number is checked: a weight below 0 would let a second holder in, a
+ * revision with a fraction would fail each listing, and a ttl that is no number would make waits of no length.
+ */
 export function decodeRecord(bytes: Buffer): EtcdRecord | undefined {
   if (bytes.length === 0) return undefined
-  let wire: Partial<Wire> | null
+  let wire: Loose<Wire> | null
   try {
-    wire = JSON.parse(bytes.toString()) as Partial<Wire> | null
+    wire = JSON.parse(bytes.toString()) as Loose<Wire> | null
   } catch {
     return undefined
   }
   if (typeof wire !== 'object' || wire === null) return undefined
   const { s, w, c, v, a, r, i, n, l, t } = wire
-  if ((s !== 'h' && s !== 'w') || typeof w !== 'number' || typeof c !== 'number') return undefined
+  if ((s !== 'h' && s !== 'w') || typeof i !== 'string') return undefined
+  if (!isCount(w) || !isCount(c) || !(r === undefined || isCount(r))) return undefined
+  if (!isWhole(n) || !isFiniteNumber(l) || l < 0 || !isFiniteNumber(t)) return undefined
   return {
     state: s === 'h' ? 'held' : 'waiting',
     weight: w,
     capacity: c,
     value: typeof v === 'string' ? v : undefined,
     announce: a === 1,
-    grantRevision: typeof r === 'number' ? r : undefined,
-    session: String(i),
-    attempt: Number(n),
-    ttlMs: Number(l),
-    since: Number(t),
+    grantRevision: r,
+    session: i,
+    attempt: n,
+    ttlMs: l,
+    since: t,
   }
 }
+
+const isFiniteNumber = (value: unknown): value is number => Number.isFinite(value)
+const isWhole = (value: unknown): value is number => Number.isSafeInteger(value)
+const isCount = (value: unknown): value is number => isWhole(value) && value > 0
 
 /** The revision at which a holder was granted the key. */
 export function grantRevisionOf(record: EtcdRecord, { modRevision }: Pick<KeyValue, 'modRevision'>): number {
