@@ -59,7 +59,10 @@ export function retryDelay(answer: Answer, state: RetryState): number {
   if (answer.granted !== false) return backoff(log.failures, random)
   // It waits for what a holder leaves behind, and sees that only by asking.
   const seeksRecord = request.onRefusal !== undefined
-  const { blocker, ahead = 0 } = answer
+  // Hints may be nonsense, such as what another program left in the store: a delay that is no number would never be due.
+  const { blocker } = answer
+  const ahead = isFiniteNumber(answer.ahead) ? answer.ahead : 0
+  const blockedMs = isFiniteNumber(blocker?.ttlMs) ? blocker.ttlMs : undefined
   const first = ahead === 0
   let pause = LONGEST_PAUSE_MS
   if (queued) pause = seeksRecord ? RECORD_POLL_MS : Number.POSITIVE_INFINITY
@@ -70,8 +73,8 @@ export function retryDelay(answer: Answer, state: RetryState): number {
   if (blocker?.foreign && first) pause = Math.min(pause, FOREIGN_POLL_MS * (0.5 + random() / 2))
   // A dead holder announces nothing, but it is known when its time is up. The request sent then lets in all who fit; the
   // first in the queue may be dead too, so a few of those who may hold the key together ask one after the other.
-  if (blocker?.ttlMs !== undefined && (first || (!isExclusive(request) && ahead <= FEW_AHEAD))) {
-    pause = Math.min(pause, blocker.ttlMs + 1 + ahead * NEXT_IN_QUEUE_MS)
+  if (blockedMs !== undefined && (first || (!isExclusive(request) && ahead <= FEW_AHEAD))) {
+    pause = Math.min(pause, blockedMs + 1 + ahead * NEXT_IN_QUEUE_MS)
   }
   return Math.max(pause, LEAST_MS)
 }
@@ -83,6 +86,8 @@ export function setRetryAlarm(alarm: Alarm, waits: Timers, now: number, ms: numb
   if (alarm.queue && Math.abs(alarm.dueAt - dueAt) < SAME_ALARM_MS) return
   waits.set(alarm, dueAt, ms >= 900 ? 1_000 : 0, ms * 0.1)
 }
+
+const isFiniteNumber = (value: unknown): value is number => Number.isFinite(value)
 
 /** Exponential with full jitter. */
 function backoff(attempts: number, random: () => number): number {

@@ -48,6 +48,8 @@ export class Timers {
 
   /** Call `item` at `dueAt`, instead of whenever it was due before. `delay` is its usual delay, and chooses the list. */
   set(item: Timed, dueAt: number, delay: number, earlyMs = 0): void {
+    // No time is before or after NaN: as the next time that is due it would leave all lists without a timer.
+    if (Number.isNaN(dueAt)) return this.set(item, this.#world.now(), delay)
     if (item.queue) this.#unlink(item)
     else if (this.#count++ === 0 && this.#keepAlive) this.#cancel?.keepAlive?.(true)
     item.dueAt = dueAt

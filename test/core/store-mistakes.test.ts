@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { createLocks, memory, type Store } from '../../src/index.js'
+import type { Answer } from '../../src/store.js'
 import { RemoteMemory } from './remote-memory.js'
 
 const inner = memory()
@@ -85,6 +86,46 @@ test.each([
     await expect(locks.acquire('odd', { wait: 50 })).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' })
     await locks.close({ grace: 0 })
   }
+})
+
+test.each([
+  ['a blocker whose ttl is no number', { blocker: { owner: 'x', ttlMs: Number.NaN } }],
+  ['a blocker whose ttl is text', { blocker: { owner: 'x', ttlMs: 'soon' } }],
+  ['a place that is no number', { ahead: Number.NaN, blocker: { owner: 'x', ttlMs: 5_000 } }],
+  ['a place that is a bigint', { ahead: 2n, blocker: { owner: 'x', ttlMs: 5_000 } }],
+])('a refusal with %s is a refusal, and every wait ends in time', async (_, hints) => {
+  const remote: RemoteMemory = new RemoteMemory({
+    acquire: async (claims) =>
+      claims.map((claim) => {
+        if (claim.key === 'lock:odd') return { granted: false, ...hints } as never
+        return remote.real.acquire([claim])[0] as Answer
+      }),
+  })
+  const locks = remote.locks({ ttl: 10_000 })
+  const ended: string[] = []
+  const wait = (name: string, ms: number): Promise<void> =>
+    locks.acquire(name, { wait: ms, mode: name === 'odd' ? 'shared' : 'exclusive' }).then(
+      () => void ended.push(`${name} granted`),
+      ({ code }: { code: string }) => void ended.push(`${name} ${ms} ${code}`),
+    )
+  void wait('busy', 60_000)
+  await remote.pass(10)
+  for (const [name, ms] of [
+    ['busy', 2_000],
+    ['odd', 3_000],
+    ['odd', 1_000],
+    ['busy', 4_000],
+  ] as const)
+    void wait(name, ms)
+  await remote.pass(4_100)
+  expect(ended).toEqual([
+    'busy granted',
+    'odd 1000 LOCK_TIMEOUT',
+    'busy 2000 LOCK_TIMEOUT',
+    'odd 3000 LOCK_TIMEOUT',
+    'busy 4000 LOCK_TIMEOUT',
+  ])
+  expect(vi.mocked(process.emitWarning)).not.toHaveBeenCalled()
 })
 
 test('a renewal that is answered with nonsense loses no lock before its time', async () => {

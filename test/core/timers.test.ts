@@ -3,6 +3,7 @@ import { runInNewContext } from 'node:vm'
 import { expect, test } from 'vitest'
 import { Alarm, Timers } from '../../src/core/timers.js'
 import { realWorld } from '../../src/util/world.js'
+import { VirtualWorld } from '../../testbed/virtual-world.js'
 
 test('waits that all differ in length and never time out leave nothing behind', () => {
   setFlagsFromString('--expose-gc')
@@ -18,4 +19,17 @@ test('waits that all differ in length and never time out leave nothing behind', 
   const each = (used() - before) / 50_000
   expect(each).toBeLessThan(20)
   expect([...timers]).toEqual([])
+})
+
+test('what is due at no number is due now, and holds up nothing else', async () => {
+  const world = new VirtualWorld(1)
+  const timers = new Timers(world)
+  const called: string[] = []
+  timers.set(new Alarm(() => called.push('no number')), Number.NaN, 0, Number.NaN)
+  timers.set(new Alarm(() => called.push('soon')), world.now() + 10, 0)
+  timers.set(new Alarm(() => called.push('later')), world.now() + 100, 100)
+  await world.pass(5)
+  expect(called).toEqual(['no number'])
+  await world.pass(100)
+  expect(called).toEqual(['no number', 'soon', 'later'])
 })
