@@ -71,6 +71,7 @@ test.each([
     for (const isPublished of [false, true]) {
       warnings.length = 0
       if (isPublished) subscribe('leasehold:call', subscriber)
+      // oxlint-disable-next-line typescript/no-misused-promises -- what users do
       const locks = createLocks(store, { onCall })
       expect(await locks.withLock('order:7', async () => 'done')).toBe('done')
       await new Promise((resolve) => setImmediate(resolve))

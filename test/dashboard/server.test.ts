@@ -93,6 +93,7 @@ test.each([
   const note = (warning: Error): void => void warnings.push(warning)
   process.on('warning', note)
   onTestFinished(() => void process.off('warning', note))
+  // oxlint-disable-next-line typescript/no-misused-promises -- what users do
   const { locks, address, body } = await heldAnd({ allowRelease: true, onAction })
   const { status, text } = await ask(`${address}api/release`, JSON_HEADERS, body)
   expect([status, JSON.parse(text)]).toEqual([200, { released: [JSON.parse(body).holders[0]] }])
