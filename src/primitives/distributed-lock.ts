@@ -122,6 +122,8 @@ export class DistributedLock {
       const held = await this.#take(lockName, terms)
       held.kept = true
       await this.#leave(lockName, held)
+      // Another part of the program may have called `release` in the meantime.
+      if (leaseOf(held.lock).released) throw new LockLostError(lockName, 'released')
       return { acquired: true, lock: this.#info(held.lock) }
     } catch (error) {
       if (error instanceof LockLostError) return { acquired: false, error: 'Released before it was acquired' }
@@ -168,6 +170,7 @@ export class DistributedLock {
     const lease = leaseOf(held.lock)
     let result: T
     try {
+      if (lease.released) throw new LockLostError(lockName, 'released')
       result = await fn()
       // Checked also if `acquire` keeps the lock: the event loop may have been blocked past the deadline, before any timer could run.
       lease.noticeDeadline()
