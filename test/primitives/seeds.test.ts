@@ -91,6 +91,17 @@ describe('the four usage examples of the seed run unchanged', () => {
   })
 })
 
+/** A client of a server of its own, both ended with the test. */
+async function redisClient(): Promise<Redis> {
+  const server = await startRedis()
+  const client = new Redis(server.url)
+  onTestFinished(async () => {
+    client.disconnect()
+    await server.stop()
+  })
+  return client
+}
+
 describe('DistributedLock', () => {
   test('the types have the names and fields of the seed', async () => {
     const options: LockOptions = { timeoutSeconds: 5, blocking: true, blockingTimeoutSeconds: 1, metadata: { job: 7 } }
@@ -173,12 +184,7 @@ describe('DistributedLock', () => {
   })
 
   test('a lock that is gone without notice is acquired anew, by acquire() and by withLock()', async () => {
-    const server = await startRedis()
-    const client = new Redis(server.url)
-    onTestFinished(async () => {
-      client.disconnect()
-      await server.stop()
-    })
+    const client = await redisClient()
     const lock = new DistributedLock(redis(client))
     await lock.acquire('a')
     await client.del('lock:a')
@@ -267,12 +273,7 @@ describe('DistributedLock', () => {
   })
 
   test('release() and releaseAll() behind an acquire() release what it gets', async () => {
-    const server = await startRedis()
-    const client = new Redis(server.url)
-    onTestFinished(async () => {
-      client.disconnect()
-      await server.stop()
-    })
+    const client = await redisClient()
     const lock = new DistributedLock(redis(client))
     const acquired = lock.acquire('a')
     // The request is under way then.
