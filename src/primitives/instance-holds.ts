@@ -1,7 +1,7 @@
 import { driftOf } from '../core/deadline.js'
 import { type Lock, leaseOf } from '../core/lock.js'
 import type { AcquireOptions } from '../core/options.js'
-import { LockLostError, LockTimeoutError } from '../errors.js'
+import { LockLostError, LockTimeoutError, StoreUnavailableError } from '../errors.js'
 import type { Locks } from '../locks.js'
 import { realWorld } from '../util/world.js'
 
@@ -32,6 +32,10 @@ interface Attempt {
 /** REMAINS_MS: how much longer than the drift of its clock the store may keep a lock, such as for a slow request. */
 const REMAINS_MS = 1_000
 
+function refuseUnwanted(lockName: string, { unwanted }: Attempt): void {
+  if (unwanted) throw new LockLostError(lockName, 'released')
+}
+
 /** The locks of one `DistributedLock`, which is one holder: whatever call gets a lock, all calls have it. */
 export class InstanceHolds {
   readonly #locks: Locks
@@ -50,8 +54,12 @@ export class InstanceHolds {
   async take(lockName: string, terms: TakeTerms): Promise<InstanceHold> {
     const until = realWorld.now() + terms.waitMs
     for (;;) {
-      const taken = await this.#attempt(lockName, terms)
-      if (!(taken instanceof LockTimeoutError)) return taken
+      const taken = await this.#attempt(lockName, terms).catch((error: unknown) => {
+        // A wait goes on through an outage.
+        if (terms.waitMs > 0 && error instanceof StoreUnavailableError) return error
+        throw error
+      })
+      if (!(taken instanceof LockTimeoutError || taken instanceof StoreUnavailableError)) return taken
       const leftMs = until - realWorld.now()
       if (leftMs <= 0) throw taken
       const granted = await this.#wait(lockName, terms, leftMs)
@@ -73,10 +81,11 @@ export class InstanceHolds {
   }
 
   async #takeOnce(lockName: string, terms: TakeTerms, attempt: Attempt): Promise<InstanceHold | LockTimeoutError> {
+    refuseUnwanted(lockName, attempt)
     const joined = await this.#join(lockName, terms)
     if (joined) return joined
     await this.#clearRemains(lockName)
-    if (attempt.unwanted) throw new LockLostError(lockName, 'released')
+    refuseUnwanted(lockName, attempt)
     try {
       const lock = await this.#locks.acquire(lockName, this.#request(terms, 0))
       if (!attempt.unwanted) return this.#begin(lockName, lock)
@@ -84,6 +93,7 @@ export class InstanceHolds {
       throw new LockLostError(lockName, 'released')
     } catch (error) {
       if (!(error instanceof LockTimeoutError)) throw error
+      refuseUnwanted(lockName, attempt)
       // A call of this instance that waited was granted it meanwhile.
       return (await this.#join(lockName, terms)) ?? error
     }
@@ -109,6 +119,8 @@ export class InstanceHolds {
 
   /** Waits until another instance has released it. Undefined: another call of this instance got it, and this one joins that. */
   async #wait(lockName: string, terms: TakeTerms, waitMs: number): Promise<InstanceHold | undefined> {
+    // Granted to another call of this instance after the attempt before: nobody would end this wait.
+    if (this.#holding(lockName)) return undefined
     const waiting = new AbortController()
     const waits = this.#waits.get(lockName) ?? new Set()
     this.#waits.set(lockName, waits.add(waiting))
@@ -158,7 +170,7 @@ export class InstanceHolds {
 
   /** What is held under this name, behind an attempt that is under way and may be granted it. */
   async find(lockName: string): Promise<InstanceHold | undefined> {
-    if (!this.#held.has(lockName)) await this.#lastCalls.get(lockName)
+    if (!this.#holding(lockName)) await this.#lastCalls.get(lockName)
     return this.#holding(lockName)
   }
 
@@ -180,7 +192,8 @@ export class InstanceHolds {
   /** One `withLock` is over. The last one to leave releases the lock, or stops renewing what `acquire` has taken. */
   async leave(lockName: string, held: InstanceHold): Promise<void> {
     if (--held.inside > 0) return
-    if (held.kept) leaseOf(held.lock).renewals.stop()
+    if (held.kept && leaseOf(held.lock).loss) this.#lost(lockName, held)
+    else if (held.kept) leaseOf(held.lock).renewals.stop()
     else if (this.#held.get(lockName) === held) await this.#end(lockName, held)
   }
 
