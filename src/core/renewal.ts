@@ -279,11 +279,11 @@ export class Renewals implements RenewedInBulk {
     const answer = await renewing
     this.#inFlight = undefined
     this.#history.answered(answer, world.now(true))
+    // Refused before anything was written: left as kept, the lock could not be released.
+    if (answer.outcome === 'unknown' && answer.error instanceof InvalidOptionError) lease.staysInStore = before
     if (answer.outcome === 'gone') lease.lose('gone')
     else if (!lease.isOpen) return answer
     else if (answer.outcome === 'unknown') {
-      // Refused before anything was written: left as kept, the lock could not be released.
-      if (answer.error instanceof InvalidOptionError) lease.staysInStore = before
       this.#retrySoon(answer.error as LeaseholdError)
     } else {
       lease.end()

@@ -175,6 +175,8 @@ export class OwnConnection {
     if (realWorld.now() < this.#notBefore) return Promise.reject(new Error('no connection could be made a moment ago'))
     const opening = this.#open(() => {
       if (this.#session === opening && this.#fail) realWorld.after(BROKEN_MS, this.#fail)
+      // It ended before it could carry anything: opened again at once, it would be opened without end.
+      if (this.#session === opening && !this.#opened) this.#notBefore = realWorld.now() + PAUSE_MS
       this.#forget(opening)
     })
     this.#session = opening

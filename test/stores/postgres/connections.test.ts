@@ -1,8 +1,10 @@
 /** Which connections are used for what, and how many. */
+import { type AddressInfo, createServer } from 'node:net'
 import { Pool } from 'pg'
 import postgresJs from 'postgres'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type PostgresServer, startPostgres, startProxy } from '../../../testbed/servers/index.js'
+import { driverOf } from '../../../src/clients/postgres/open.js'
 import { createLocks } from '../../../src/locks.js'
 import { ALL, type Store } from '../../../src/store.js'
 import { migrate, type PostgresClient, postgres } from '../../../src/stores/postgres/index.js'
@@ -182,4 +184,31 @@ test.concurrent('an answer that comes after the last locks were closed leaves no
   await pool.end()
   await store.close()
   await proxy.stop()
+})
+
+test.concurrent('a server that ends each connection as it becomes ready is not connected to without end', async ({
+  expect,
+}) => {
+  const message = (type: string, body: string): Buffer => {
+    const head = Buffer.alloc(5)
+    head.write(type)
+    head.writeInt32BE(body.length + 4, 1)
+    return Buffer.concat([head, Buffer.from(body, 'latin1')])
+  }
+  const ready = [message('R', '\0\0\0\0'), message('Z', 'I'), message('E', 'SFATAL\0C57P01\0Mshutting down\0\0')]
+  let connections = 0
+  const ending = createServer((socket) => {
+    connections++
+    socket.on('error', () => {})
+    socket.once('data', () => socket.end(Buffer.concat(ready)))
+  })
+  await new Promise<void>((resolve) => ending.listen(0, '127.0.0.1', resolve))
+  const { port } = ending.address() as AddressInfo
+  const pool = new Pool({ host: '127.0.0.1', port, user: 'x', database: 'x' })
+  const own = driverOf(pool).ownConnection(1_000)
+  await expect(own.run('SELECT 1', 200)).rejects.toThrow()
+  expect(connections).toBeLessThan(5)
+  await own.close()
+  await pool.end()
+  await new Promise((resolve) => ending.close(resolve))
 })
