@@ -7,7 +7,7 @@ import { createLocks, memory } from '../../src/index.js'
 import { faulty } from '../../src/testing/index.js'
 
 const microtasks = async (count: number): Promise<void> => {
-  for (let i = 0; i < count; i++) await null
+  for (let i = 0; i < count; i++) await Promise.resolve()
 }
 
 test('a call that waits goes on through an outage, and one that does not wait reports it', async () => {
