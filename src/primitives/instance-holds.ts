@@ -22,7 +22,7 @@ export interface InstanceHold {
 }
 
 /** One attempt to take a lock, from its call on. */
-interface Attempt {
+interface TakeAttempt {
   /** `release` was called meanwhile: it must not take effect any more. */
   unwanted: boolean
   /** It was granted all the same, and released. */
@@ -32,7 +32,7 @@ interface Attempt {
 /** REMAINS_MS: how much longer than the drift of its clock the store may keep a lock, such as for a slow request. */
 const REMAINS_MS = 1_000
 
-function refuseUnwanted(lockName: string, { unwanted }: Attempt): void {
+function refuseUnwanted(lockName: string, { unwanted }: TakeAttempt): void {
   if (unwanted) throw new LockLostError(lockName, 'released')
 }
 
@@ -42,7 +42,7 @@ export class InstanceHolds {
   readonly #held = new Map<string, InstanceHold>()
   /** The last attempt of each name: they run one after the other, so that two at once do not both ask the store. No wait is among them. */
   readonly #lastCalls = new Map<string, Promise<unknown>>()
-  readonly #attempts = new Map<string, Set<Attempt>>()
+  readonly #attempts = new Map<string, Set<TakeAttempt>>()
   /** Of each name, the calls that wait for another instance to release it. */
   readonly #waits = new Map<string, Set<AbortController>>()
 
@@ -69,7 +69,7 @@ export class InstanceHolds {
 
   /** Returns the refusal if another instance holds it. Rejects with `LockLostError` if `release` was called meanwhile. */
   async #attempt(lockName: string, terms: TakeTerms): Promise<InstanceHold | LockTimeoutError> {
-    const attempt: Attempt = { unwanted: false, released: false }
+    const attempt: TakeAttempt = { unwanted: false, released: false }
     const attempts = this.#attempts.get(lockName) ?? new Set()
     this.#attempts.set(lockName, attempts.add(attempt))
     try {
@@ -80,7 +80,7 @@ export class InstanceHolds {
     }
   }
 
-  async #takeOnce(lockName: string, terms: TakeTerms, attempt: Attempt): Promise<InstanceHold | LockTimeoutError> {
+  async #takeOnce(lockName: string, terms: TakeTerms, attempt: TakeAttempt): Promise<InstanceHold | LockTimeoutError> {
     refuseUnwanted(lockName, attempt)
     const joined = await this.#join(lockName, terms)
     if (joined) return joined
