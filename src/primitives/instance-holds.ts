@@ -119,7 +119,7 @@ export class InstanceHolds {
 
   /** Waits until another instance has released it. Undefined: another call of this instance got it, and this one joins that. */
   async #wait(lockName: string, terms: TakeTerms, waitMs: number): Promise<InstanceHold | undefined> {
-    // Granted to another call of this instance after the attempt before: nobody would end this wait.
+    // Another call of this instance may have been granted the lock since the last attempt: nobody would end this wait.
     if (this.#holding(lockName)) return undefined
     const waiting = new AbortController()
     const waits = this.#waits.get(lockName) ?? new Set()

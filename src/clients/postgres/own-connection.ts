@@ -148,7 +148,7 @@ export class OwnConnection {
       this.#busy = false
       return
     }
-    // One that was given up while it was being opened carries nothing: it ends before it could answer.
+    // A session that was given up while it was being opened carries nothing: it ends before the server could answer.
     for (let job = this.#next(session); job; job = this.#next(session)) {
       const carried = this.#carryOut(job, session)
       // After the first message has left: a waiter in another process waits for it.
@@ -175,7 +175,7 @@ export class OwnConnection {
     if (realWorld.now() < this.#notBefore) return Promise.reject(new Error('no connection could be made a moment ago'))
     const opening = this.#open(() => {
       if (this.#session === opening && this.#fail) realWorld.after(BROKEN_MS, this.#fail)
-      // It ended before it could carry anything: opened again at once, it would be opened without end.
+      // The connection ended before it carried anything. Without the pause it would be opened again and again, without end.
       if (this.#session === opening && !this.#opened) this.#notBefore = realWorld.now() + PAUSE_MS
       this.#forget(opening)
     })

@@ -105,7 +105,7 @@ export abstract class ClientEvents {
       else emitter.off(event, listener)
     }
     if (!listening) return
-    // Of before: the client may have connected since.
+    // The last error is from before the pause: the client may have connected since, and Redlock would take it for down.
     this.lastError = undefined
     this.resumed()
   }

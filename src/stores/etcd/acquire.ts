@@ -210,7 +210,7 @@ export class EtcdAcquiring {
     for (const attempt of round) {
       this.#unbind(attempt)
       if (attempt.queueLease?.retired) attempt.queueLease = undefined
-      // Another round that only queues replaces the queue entry's lease alone: this one would make each of them fail here.
+      // A round that only queues replaces no lease but that of the queue entry: the retired lease would make every such round fail here.
       if (attempt.lease?.retired) this.#dropLease(attempt)
     }
     return false
